@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -85,29 +85,25 @@ def wanted_back(code: int) -> bool:
     return (-code if code < 0 else code - 128) in end_signals()
 
 
+@dataclass(slots=True)
 class AllocationAgents:
-    """`look` is called again and again. What happens is said by `say`, a line each."""
+    """`look` is called again and again. What happens is said by `say`, a line each.
 
-    def __init__(
-        self,
-        system: BatchAdapter,
-        allocation: Allocation,
-        options: AgentOptions,
-        left_s: Callable[[], float | None],
-        say: Callable[[str], None],
-        places: Mapping[str, Sequence[str]] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`left_s()`: seconds until the allocation's end. `places`: where nodes are in the network."""
-        self._system = system
-        self._allocation = allocation
-        self._options = options
-        self._left_s = left_s
-        self._say = say
-        self._places = places or {}
-        self._monotonic = monotonic
-        self._nodes = {name: _Node() for name in allocation.nodes}
-        self._ending = False
+    `left_s()`: seconds until the allocation's end. `places`: where nodes are in the network.
+    """
+
+    system: BatchAdapter
+    allocation: Allocation
+    options: AgentOptions
+    left_s: Callable[[], float | None]
+    say: Callable[[str], None]
+    places: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    monotonic: Callable[[], float] = time.monotonic
+    _nodes: dict[str, _Node] = field(init=False)
+    _ending: bool = False
+
+    def __post_init__(self) -> None:
+        self._nodes = {name: _Node() for name in self.allocation.nodes}
 
     @property
     def running(self) -> list[str]:
@@ -127,7 +123,7 @@ class AllocationAgents:
 
     def look(self) -> None:
         """Hears which agents have ended, and starts those that are missing."""
-        now = self._monotonic()
+        now = self.monotonic()
         for name, node in self._nodes.items():
             if node.process is not None and node.process.poll() is not None:
                 self._ended(name, node, now)
@@ -147,28 +143,28 @@ class AllocationAgents:
 
     def wait(self, seconds: float, pause: Callable[[float], object]) -> bool:
         """Until no agent runs, or so long; whether none does. `pause(s)` waits."""
-        end = self._monotonic() + seconds
+        end = self.monotonic() + seconds
         while True:
             self.look()
             if not self.running:
                 return True
-            if self._monotonic() >= end:
+            if self.monotonic() >= end:
                 return False
             pause(0.02)
 
     def end(self, seconds: float, pause: Callable[[float], object]) -> None:
         """Has the agents give their nodes back, within so many seconds; then their steps are killed."""
         self.leave()
-        end = self._monotonic() + seconds
+        end = self.monotonic() + seconds
         if self.wait(min(FORWARDED_S, seconds), pause):
             return
         try:
-            self._system.signal(self._allocation.id, "USR1")
+            self.system.signal(self.allocation.id, "USR1")
         except BatchError as error:
             log.warning("the agents could not be signalled: %s", error)
-        if self.wait(end - self._monotonic(), pause):  # a batch system that is away has cost some of it
+        if self.wait(end - self.monotonic(), pause):  # a batch system that is away has cost some of it
             return
-        self._say(f"the agents of {', '.join(self.running)} have not ended in time, and are killed")
+        self.say(f"the agents of {', '.join(self.running)} have not ended in time, and are killed")
         for node in self._nodes.values():
             if node.process is not None:
                 node.process.kill()
@@ -176,9 +172,9 @@ class AllocationAgents:
                 node.process = None
 
     def _start(self, name: str, node: _Node, now: float) -> None:
-        argv = agent_argv(self._options, self._allocation, name, self._left_s(), self._places.get(name, ()))
+        argv = agent_argv(self.options, self.allocation, name, self.left_s(), self.places.get(name, ()))
         try:
-            launched = self._system.launch(self._allocation, name, argv)
+            launched = self.system.launch(self.allocation, name, argv)
             node.process = subprocess.Popen(
                 launched,
                 stdin=subprocess.DEVNULL,
@@ -198,12 +194,12 @@ class AllocationAgents:
         if code == 0:
             node.stands = NodeStatus.GIVEN_BACK
             if not self._ending:
-                self._say(f"{name}: its agent has given the node back")
+                self.say(f"{name}: its agent has given the node back")
             return
         how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
         if self._ending or wanted_back(code):
             node.stands = NodeStatus.GIVEN_BACK
-            self._say(f"{name}: its agent {how}")
+            self.say(f"{name}: its agent {how}")
             return
         if now - node.began >= LASTED_S:
             node.failed, node.pause_s = 0, PAUSE_S
@@ -213,8 +209,8 @@ class AllocationAgents:
         node.failed += 1
         if node.failed >= TRIES:
             node.stands = NodeStatus.ALONE
-            self._say(f"{name}: {why}, for the {node.failed}th time: this node is left alone")
+            self.say(f"{name}: {why}, for the {node.failed}th time: this node is left alone")
             return
         node.stands, node.not_before = NodeStatus.WAITS, now + node.pause_s
-        self._say(f"{name}: {why}; it is started again in {node.pause_s:.0f} s")
+        self.say(f"{name}: {why}; it is started again in {node.pause_s:.0f} s")
         node.pause_s = min(PAUSE_MAX_S, node.pause_s * 2)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,44 +37,40 @@ class DaemonNotStarted(Exception):
         self.held = held
 
 
+@dataclass(slots=True)
 class DaemonProcess:
-    """`start`, then `look` again and again, then `stop`."""
+    """`start`, then `look` again and again, then `stop`. `address`: where it listens; None: as its settings say."""
 
-    def __init__(
-        self,
-        home: Path,
-        address: str | None,
-        say: Callable[[str], None],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`address`: where it listens; None: as its settings say."""
-        self._home = home
-        self._address = address
-        self._say = say
-        self._monotonic = monotonic
-        self._process: subprocess.Popen[bytes] | None = None
-        self._client = Client(home, patience_s=0.0)
-        self._looked = -1e9
-        self._began = 0.0
-        self._not_before = 0.0
-        self._failed = 0
-        self._code: int | None = None
-        self.status: dict[str, Any] = {}
-        """What it said of itself last."""
-        self.over = ""
-        """Why there will be no daemon any more, in words; "" while there is or will be one."""
-        self.failed = False
-        """Whether that is a failure."""
+    home: Path
+    address: str | None
+    say: Callable[[str], None]
+    monotonic: Callable[[], float] = time.monotonic
+    status: dict[str, Any] = field(default_factory=dict)
+    """What it said of itself last."""
+    over: str = ""
+    """Why there will be no daemon any more, in words; "" while there is or will be one."""
+    failed: bool = False
+    """Whether that is a failure."""
+    _process: "subprocess.Popen[bytes] | None" = None
+    _client: Client = field(init=False)
+    _looked: float = -1e9
+    _began: float = 0.0
+    _not_before: float = 0.0
+    _failed: int = 0
+    _code: int | None = None
+
+    def __post_init__(self) -> None:
+        self._client = Client(self.home, patience_s=0.0)
 
     def start(self) -> None:
         """Returns when it is ready. Raises NotStarted."""
-        argv = [sys.executable, "-P", "-m", "hpcdl.daemon", "--home", str(self._home), "--no-agent"]
-        env = dict(os.environ) if self._address is None else {**os.environ, "HPCDL_LISTEN_HOST": self._address}
+        argv = [sys.executable, "-P", "-m", "hpcdl.daemon", "--home", str(self.home), "--no-agent"]
+        env = dict(os.environ) if self.address is None else {**os.environ, "HPCDL_LISTEN_HOST": self.address}
         try:
-            make_private_folder(self._home)
-            out = open_private(self._home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            make_private_folder(self.home)
+            out = open_private(self.home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except (NotPrivate, OSError) as error:
-            raise DaemonNotStarted(f"cannot use {self._home}: {error}: name another folder with HPCDL_HOME") from None
+            raise DaemonNotStarted(f"cannot use {self.home}: {error}: name another folder with HPCDL_HOME") from None
         ready, told = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -94,17 +91,17 @@ class DaemonProcess:
             self._await(ready)
         finally:
             os.close(ready)
-        self._began = self._monotonic()
+        self._began = self.monotonic()
 
     def _await(self, ready: int) -> None:
-        end, text = self._monotonic() + READY_S, b""
+        end, text = self.monotonic() + READY_S, b""
         while True:
-            readable, _, _ = select.select([ready], [], [], max(0.0, end - self._monotonic()))
+            readable, _, _ = select.select([ready], [], [], max(0.0, end - self.monotonic()))
             piece = os.read(ready, 65536) if readable else b""
             if not piece:
                 self.kill()
                 late = f"has said nothing for {READY_S:.0f} s" if not readable else "ended while starting"
-                raise DaemonNotStarted(f"the daemon {late}: see {self._home / 'daemon.log'}")
+                raise DaemonNotStarted(f"the daemon {late}: see {self.home / 'daemon.log'}")
             *lines, text = (text + piece).split(b"\n")
             for answer in map(json.loads, lines):
                 if "error" in answer:
@@ -112,13 +109,13 @@ class DaemonProcess:
                     raise DaemonNotStarted(str(answer["error"]), held="already runs on" in str(answer["error"]))
                 if "phase" not in answer:
                     return
-                end = self._monotonic() + READY_S  # it is at work
+                end = self.monotonic() + READY_S  # it is at work
 
     def look(self) -> None:
         """Hears whether it still runs, starts it again if not, and asks it about itself now and then."""
         if self.over or (self._process is None and self._code is None):
             return
-        now = self._monotonic()
+        now = self.monotonic()
         if self._process is not None:
             self._code = self._process.poll()
         code = self._code
@@ -149,9 +146,9 @@ class DaemonProcess:
         try:
             if self._failed <= TRIES:
                 self.start()
-                self._say(f"the daemon had ended {how}, and was started again")
+                self.say(f"the daemon had ended {how}, and was started again")
                 return
-            why = f"the daemon has ended {how} again and again: see {self._home / 'daemon.log'}"
+            why = f"the daemon has ended {how} again and again: see {self.home / 'daemon.log'}"
         except DaemonNotStarted as error:
             self._not_before = now + PAUSE_S * 2.0**self._failed
             if self._failed <= TRIES and not error.held:
@@ -172,9 +169,9 @@ class DaemonProcess:
         if process is None or process.poll() is not None:
             return True
         process.terminate()
-        end = self._monotonic() + seconds
+        end = self.monotonic() + seconds
         while process.poll() is None:
-            if self._monotonic() >= end:
+            if self.monotonic() >= end:
                 return False
             pause(0.02)
         return True

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +26,7 @@ from hpcdl.batch.adapter import Allocation, BatchAdapter, CommandRunner
 from hpcdl.batch.command import run as run_command
 from hpcdl.batch.system import BatchError, system_named, systems
 from hpcdl.config.settings import Config
-from hpcdl.core.model.units import fold_nodes, seconds_text
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -92,46 +92,41 @@ def without_gpus(kind: str, driver: bool) -> str:
     )
 
 
+@dataclass(slots=True)
 class AllocationRun:
-    """One allocation, from the daemon's start to its end. In the main thread, for its signals."""
+    """One allocation, from the daemon's start to its end. In the main thread, for its signals.
 
-    def __init__(
-        self,
-        home: Path,
-        config: Config,
-        system: BatchAdapter,
-        allocation: Allocation,
-        wishes: AllocationOptions,
-        now: Callable[[], float],
-        say: Callable[[str], None],
-        *,
-        environ: Mapping[str, str] = os.environ,
-        command: CommandRunner = run_command,
-    ) -> None:
-        """`now()`: seconds since the epoch. `say`: a line for the batch job's output. `command`: for the chain."""
-        self._home = home
-        self._config = config
-        self._system = system
-        self._allocation = allocation
-        self._wishes = wishes
-        self._now = now
-        self._say = say
-        self._environ = environ
-        self._command = command
+    `now()`: seconds since the epoch. `say`: a line for the batch job's output. `command`: for the chain.
+    """
+
+    home: Path
+    config: Config
+    system: BatchAdapter
+    allocation: Allocation
+    wishes: AllocationOptions
+    now: Callable[[], float]
+    say: Callable[[str], None]
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    command: CommandRunner = run_command
+    _next: str = ""
+    _idle_since: float | None = None
+    _signals: "Signals" = field(init=False)
+    _address: str | None = field(init=False)
+    _served: DaemonProcess = field(init=False)
+
+    def __post_init__(self) -> None:
         self._signals = Signals()
-        self._next = ""
-        self._idle_since: float | None = None
-        listening = config.origin("listen_host") == "default"
+        listening = self.config.origin("listen_host") == "default"
         self._address = own_address(self._others()) if listening else None
-        self._served = DaemonProcess(home, self._address, say)
+        self._served = DaemonProcess(self.home, self._address, self.say)
 
     def _others(self) -> list[str]:
-        return [node for node in self._allocation.nodes if node != self._allocation.here]
+        return [node for node in self.allocation.nodes if node != self.allocation.here]
 
     def left_s(self) -> float | None:
         """Seconds until the walltime ends; None where that is not known."""
-        until = self._allocation.until
-        return None if until is None else until - self._now()
+        until = self.allocation.until
+        return None if until is None else until - self.now()
 
     def run(self) -> int:
         """0: it has come to its end, or its end was asked for; 1: there was no daemon, or is none any more."""
@@ -139,13 +134,13 @@ class AllocationRun:
             self._introduce()
             try:
                 if not self._start_daemon():
-                    self._say(f"{self._signals.first or 'the end of the walltime'} came before there was a daemon")
+                    self.say(f"{self._signals.first or 'the end of the walltime'} came before there was a daemon")
                     return 0
             except DaemonNotStarted as error:
-                self._say(str(error))
+                self.say(str(error))
                 return 1
-            options = AgentOptions(self._home, self._wishes.emulate_gpus, self._wishes.grace_s)
-            agents = AllocationAgents(self._system, self._allocation, options, self.left_s, self._say, self._places())
+            options = AgentOptions(self.home, self.wishes.emulate_gpus, self.wishes.grace_s)
+            agents = AllocationAgents(self.system, self.allocation, options, self.left_s, self.say, self._places())
             self._submit_next()
             while not (why := self._over(agents)):
                 agents.look()
@@ -156,17 +151,17 @@ class AllocationRun:
         return 1 if failed else 0
 
     def _introduce(self) -> None:
-        allocation, left_s = self._allocation, self.left_s()
-        nodes = f"{len(allocation.nodes)} node{'s' if len(allocation.nodes) > 1 else ''}"
+        allocation, left_s = self.allocation, self.left_s()
+        nodes = count(len(allocation.nodes), "node")
         end = "no end is known" if left_s is None else f"{seconds_text(max(0.0, left_s))} left"
         gpus = "" if allocation.gpus is None else f", {allocation.gpus} GPUs each"
-        self._say(f"batch job {allocation.id}: {nodes} ({fold_nodes(allocation.nodes)}){gpus}, {end}")
-        if allocation.gpus == 0 and self._wishes.emulate_gpus in ("", "auto"):
-            self._say(without_gpus(self._system.kind, has_driver()))
+        self.say(f"batch job {allocation.id}: {nodes} ({fold_nodes(allocation.nodes)}){gpus}, {end}")
+        if allocation.gpus == 0 and self.wishes.emulate_gpus in ("", "auto"):
+            self.say(without_gpus(self.system.kind, has_driver()))
 
     def _places(self) -> dict[str, tuple[str, ...]]:
         try:
-            return dict(self._system.topology(self._allocation.nodes))
+            return dict(self.system.topology(self.allocation.nodes))
         except BatchError as error:
             log.warning("where the nodes are in the network is not known: %s", error)
             return {}
@@ -178,14 +173,14 @@ class AllocationRun:
             try:
                 self._served.start()
             except DaemonNotStarted as error:
-                if not error.held or not self._wishes.wait:
+                if not error.held or not self.wishes.wait:
                     raise
                 if str(error) != told:
                     told = str(error)
-                    self._say(f"waiting for the lease: {error}")
+                    self.say(f"waiting for the lease: {error}")
             else:
-                where = self._address or self._config.listen_host
-                self._say(f"daemon of {self._home} on {socket.gethostname()} ({where})")
+                where = self._address or self.config.listen_host
+                self.say(f"daemon of {self.home} on {socket.gethostname()} ({where})")
                 return True
             end = time.monotonic() + AGAIN_S
             while time.monotonic() < end:
@@ -196,7 +191,7 @@ class AllocationRun:
     def _leave_s(self) -> float:
         """So long before the walltime's end all is to be saved: for the slowest save, as the daemon has measured it."""
         told = self._served.status.get("daemon", {}).get("leave_s")
-        return float(told) if isinstance(told, int | float) else self._config.leave_margin_s
+        return float(told) if isinstance(told, int | float) else self.config.leave_margin_s
 
     def _over(self, agents: AllocationAgents) -> str:
         """Why this allocation is to end now, "" while it is not."""
@@ -211,7 +206,7 @@ class AllocationRun:
             return "the daemon was stopped" if self._served.stopping() else "all nodes were wanted back"
         if agents.hopeless:
             return "no agent can be started on any node"
-        idle_s = self._wishes.idle_exit_s
+        idle_s = self.wishes.idle_exit_s
         if idle_s is not None and self._idle_s() >= idle_s:
             return f"there was nothing to do for {seconds_text(idle_s)}"
         return ""
@@ -237,31 +232,31 @@ class AllocationRun:
     # --- the chain, and the end ------------------------------------------------------------------------------------
 
     def _submit_next(self) -> None:
-        left = of_a_chain(self._environ, self._wishes.chain)
+        left = of_a_chain(self.environ, self.wishes.chain)
         if left <= 0:
             return
         try:
-            script = script_of(self._wishes.script, system_named(self._allocation.kind), self._environ)
-            self._next = submit_next(self._command, self._allocation, script, left - 1, self._environ)
+            script = script_of(self.wishes.script, system_named(self.allocation.kind), self.environ)
+            self._next = submit_next(self.command, self.allocation, script, left - 1, self.environ)
         except BatchError as error:
-            self._say(str(error))
+            self.say(str(error))
             return
-        self._say(f"batch job {self._next} is to go on after this one ({left - 1} more may follow)")
+        self.say(f"batch job {self._next} is to go on after this one ({left - 1} more may follow)")
 
     def _cancel_next(self) -> None:
         """Nothing is left to do for the next one."""
         if not self._next or not self._served.status or self._unfinished() > 0:
             return
         try:
-            self._system.cancel([self._next])
+            self.system.cancel([self._next])
         except BatchError as error:
-            self._say(f"batch job {self._next} has nothing to do, and could not be cancelled: {error}")
+            self.say(f"batch job {self._next} has nothing to do, and could not be cancelled: {error}")
             return
-        self._say(f"batch job {self._next} has nothing to do, and was cancelled")
+        self.say(f"batch job {self._next} has nothing to do, and was cancelled")
 
     def _end(self, why: str, agents: AllocationAgents) -> None:
         """All trainers are suspended by the daemon's stop, then the agents end."""
-        self._say(f"{why}: everything is saved, and goes on in the next allocation")
+        self.say(f"{why}: everything is saved, and goes on in the next allocation")
         agents.stop_starting()
         left_s = self.left_s()
         seconds = END_S if left_s is None else max(1.0, left_s - RESERVE_S)
@@ -274,10 +269,10 @@ class AllocationRun:
         if self._served.stop(seconds, pause):
             self._cancel_next()
         else:
-            self._say("the daemon has not ended in time, and is killed")
+            self.say("the daemon has not ended in time, and is killed")
             self._served.kill()
         agents.end(max(1.0, min(AGENTS_S, seconds - (time.monotonic() - began))), pause)
-        self._say(f"ended after {time.monotonic() - began:.1f} s")
+        self.say(f"ended after {time.monotonic() - began:.1f} s")
 
 
 class Signals:
