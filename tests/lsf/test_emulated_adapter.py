@@ -257,7 +257,7 @@ lsf = Lsf(now=time.time)
 found = lsf.allocation(os.environ)
 print("here", found.id, found.nodes, found.gpus, repr(found.here), round(found.until - found.started_at), flush=True)
 say = ("/bin/sh", "-c", "echo agent on $HOSTNAME with $CUDA_VISIBLE_DEVICES; sleep 0.5")
-each = [subprocess.Popen(lsf.launch(found, node, say).argv) for node in found.nodes]
+each = [subprocess.Popen(lsf.launch(found, node, say)) for node in found.nodes]
 print("codes", [one.wait() for one in each], flush=True)
 """
 
