@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import cpu_s, memory_mib, say, setting
 from hpcdl.agent.daemon_link import DaemonConnection
+from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.shell import Shells
 from hpcdl.core.model.world import GpuInfo
 from hpcdl.wire import messages as msg
@@ -69,7 +70,7 @@ class LightAgent:
         self.node, self.instance = node, instance
         self.log_id = uuid.uuid4().hex
         self.reports = NoReports()
-        self.shells = Shells()
+        self.shells = Shells(Orphans(), home)
         self.changed = asyncio.Event()
         self.interval_s = INTERVAL_S
         self._connection = DaemonConnection(home, cast(Any, self))

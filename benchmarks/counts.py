@@ -128,7 +128,8 @@ def decisions(number: int) -> list[dict[str, object]]:
     curve = ThroughputCurve(((1, 2.8), (2, 5.3), (4, 10.1), (8, 19.5), (16, 36.0), (32, 66.0), (64, 110.0)))
     rows: list[dict[str, object]] = []
     for typical in (85, 400):
-        draw, counts, times = random.Random(typical), (0,) * 10, []
+        draw, times = random.Random(typical), []
+        counts: tuple[int, ...] = (0,) * 10
         for _ in range(number):
             nodes = max(0, round(draw.gauss(typical, typical / 3)))
             begun = time.thread_time()

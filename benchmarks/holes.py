@@ -27,12 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hpcdl.batch.adapter import Completed
 from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.pilots import pilot_policy
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.world import GpuInfo
-from hpcdl.daemon.batch import BatchSettings, BatchThread, pilot_policy
+from hpcdl.daemon.batch import BatchSettings, BatchThread
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.ledger import SqliteJournal
@@ -277,8 +278,9 @@ class Cycles:
                 self.joined[number] = taken.nodes
                 for name in taken.nodes:
                     gpus = tuple(GpuInfo(index, f"{name}-{index}", "Tesla V100-SXM2-16GB") for index in range(GPUS))
-                    where = {"until": self.loop.now() + 3600.0, "allocation": str(number)}
-                    self.loop.send(cmd.Inventory(name, gpus, 176, 600_000, 1, "boot", f"{number}", False, **where))
+                    until, key = self.loop.now() + 3600.0, str(number)
+                    node = cmd.Inventory(name, gpus, 176, 600_000, 1, "boot", key, False, until=until, allocation=key)
+                    self.loop.send(node)
         for number in self.machine.move(self.loop.now()):
             for name in self.joined.pop(number, ()):
                 self.loop.send(cmd.AgentGone(name, "the connection ended"))

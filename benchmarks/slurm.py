@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,7 @@ def commands(slurm: SlurmCluster, rounds: int) -> dict[str, Any]:
     }
     many = max(20, rounds)
     found: dict[str, Any] = {
-        f"{name}, ms": round(
-            1000 * statistics.median(taken_s(lambda argv=argv: slurm.run(*argv)) for _ in range(many)), 1
-        )
+        f"{name}, ms": round(1000 * statistics.median(taken_s(partial(slurm.run, *argv)) for _ in range(many)), 1)
         for name, argv in argvs.items()
     }
     waits = []
@@ -95,7 +94,7 @@ def preemption(slurm: SlurmCluster, rounds: int) -> dict[str, Any]:
         waits = []
         for _ in range(rounds if step is OBEDIENT else min(rounds, 2)):
             job = slurm.submit(f'srun bash -c "{step}"', "-w", "n1", "--exclusive", "-p", partition)
-            slurm.wait_for(lambda job=job: "up" in slurm.output(job), what="step")
+            slurm.wait_for(partial(has_begun, slurm, job), what="step")
             began = time.monotonic()
             other = slurm.submit("sleep 1000", "-w", "n1", "--exclusive")
             slurm.until_state(other, "RUNNING", seconds=PATIENCE_S)
@@ -130,14 +129,14 @@ def pilots(slurm: SlurmCluster, rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             with hpcdl(slurm, queue, 1) as home:
                 job = home.elastic("1:2", 1_000_000, "--step-s", 0.05, "--save-every", 1_000_000, "--save-s", 2)
-                home.until(lambda home=home, job=job: len(home.placement(job)) == 2 and trains(home, job))
+                home.until(partial(trains_on_two, home, job))
                 (node,) = set(home.placement(job)) - {"login"}
                 home.until_step(job, home.job(job)["step"] + 20)
                 began = time.time()
                 other = slurm.submit("sleep 1000", "-w", node, "--exclusive")
                 slurm.until_state(other, "RUNNING", seconds=PATIENCE_S)
                 at = time.time()
-                home.until(lambda home=home, job=job: trains_on(home, job, "login"))
+                home.until(partial(trains_on, home, job, "login"))
                 events = home.events(job)
                 saved = [each["at"] for each in events if each["kind"] == "Saved" and each["at"] > began]
                 ready = [each["at"] for each in events if each["kind"] == "TrainerReady"]
@@ -155,6 +154,14 @@ def pilots(slurm: SlurmCluster, rounds: int) -> dict[str, Any]:
 
 def trains(home: Home, job: int) -> bool:
     return bool(home.job(job)["state"] == "RUNNING")
+
+
+def trains_on_two(home: Home, job: int) -> bool:
+    return len(home.placement(job)) == 2 and trains(home, job)
+
+
+def has_begun(slurm: SlurmCluster, job: str) -> bool:
+    return "up" in slurm.output(job)
 
 
 def trains_on(home: Home, job: int, *nodes: str) -> bool:
@@ -176,10 +183,10 @@ def hole(slurm: SlurmCluster, rounds: int) -> dict[str, Any]:
             else:
                 with hpcdl(slurm, "scavenge", 2) as home:
                     job = home.elastic("1:3", 1_000_000, "--step-s", 0.05, "--save-every", 1_000_000, "--save-s", 2)
-                    home.until(lambda home=home, job=job: trains_on(home, job, "login", "n3", "n4"))
+                    home.until(partial(trains_on, home, job, "login", "n3", "n4"))
                     home.until_step(job, home.job(job)["step"] + 20)
                     values.append(_started_after(slurm, go, busy, big))
-                    home.until(lambda home=home, job=job: trains_on(home, job, "login"))
+                    home.until(partial(trains_on, home, job, "login"))
             slurm.reset()
             say(f"hole, {name}, round {number + 1}: {values[-1]:.1f} s")
     return {name: figures(values) for name, values in waits.items()}
