@@ -191,12 +191,15 @@ class Activity:
 
 
 def _work(pid: int) -> Work:
-    """CPU seconds, and bytes and calls of reads and writes; () where it is gone."""
+    """CPU seconds, and where the kernel says so bytes and calls of reads and writes; () where it is gone."""
     import psutil
 
     try:
         process = psutil.Process(pid)
         times = process.cpu_times()
-        return (times.user, times.system, *process.io_counters())
     except psutil.Error:
         return ()
+    try:
+        return (times.user, times.system, *process.io_counters())
+    except (psutil.Error, OSError, AttributeError, RuntimeError, ValueError):  # kernels without them, /proc of others
+        return (times.user, times.system)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from hpcdl.daemon import daemon, launch, local_agent
@@ -114,6 +115,21 @@ def test_a_process_that_is_stopped_does_not_move() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("error", [psutil.AccessDenied(), FileNotFoundError(), AttributeError(), RuntimeError()])
+def test_a_process_is_at_work_by_its_cpu_time_where_its_reads_are_not_known(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: psutil.Process) -> object:
+        raise error
+
+    monkeypatch.setattr(psutil.Process, "io_counters", refused)
+    assert len(launch._work(os.getpid())) == 2
+    activity = Activity(os.getpid(), 0.0)
+    while launch._work(os.getpid()) == activity._work:
+        pass  # until a tick of its CPU time is over
+    assert activity.still_s(10.0) == 0.0
 
 
 # --- whose agent a daemon waits for ----------------------------------------------------------------------------------
