@@ -262,7 +262,7 @@ def jobs_of(rows: Sequence[tuple[str, str]], bodies: dict[str, str]) -> list[Job
             if name not in envs:
                 envs[name] = tuple((str(key), str(value)) for key, value in loads(bodies[name]))
             job = from_json(Job, nested_job(loads(body)))
-        except (CodecError, ValueError, LookupError, TypeError, RecursionError) as error:
+        except (CodecError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise JournalError(
                 f"a retired job cannot be read ({type(error).__name__}): hpcdl ledger rebuild makes the tables anew"
             ) from error

@@ -139,9 +139,10 @@ def test_what_is_wrong_is_found_without_being_shown_and_made_anew(path: Path) ->
         assert (found.jobs, maintenance.verify(path, lambda text: None).jobs) == (4, 4)
     with opened(path) as ledger:
         assert ledger.retired() == was
-    edit(path, "UPDATE retired SET body = '{}' WHERE job = 2")
-    with SqliteJournal(path) as ledger, pytest.raises(JournalError, match="a retired job cannot be read"):
-        ledger.retired()
+    for body in ("{}", "[]", "7"):
+        edit(path, f"UPDATE retired SET body = '{body}' WHERE job = 2")
+        with SqliteJournal(path) as ledger, pytest.raises(JournalError, match="a retired job cannot be read"):
+            ledger.retired()
 
 
 def test_a_row_has_nothing_that_is_so_by_default() -> None:
