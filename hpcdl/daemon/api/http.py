@@ -5,7 +5,7 @@ answer; docs/api.md has the keys.
 """
 
 import json
-import math
+import sys
 from typing import Any
 
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from hpcdl.daemon.api.rows import SCHEMA
 
 MAX_BODY = 8 << 20
 MAX_WAIT_S = 60.0
+MOST = sys.float_info.max
 
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
@@ -104,12 +105,12 @@ def text_in(body: dict[str, Any], name: str, most: int) -> str:
 
 
 def number_in(
-    body: dict[str, Any], name: str, default: float, least: float = -math.inf, most: float = math.inf
+    body: dict[str, Any], name: str, default: float, least: float = -MOST, most: float = MOST, *, what: str = ""
 ) -> float:
-    """A number of a body, from `least` to `most`. Raises ApiProblem."""
+    """A number of a body, from `least` to `most`. `what`: it is, in words; "": its limits. Raises ApiProblem."""
     value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ApiProblem(400, f"{name} must be a number from {least:g} to {most:g}")
+        raise ApiProblem(400, f"{name} must be {what or f'a number from {least:g} to {most:g}'}")
     return float(value)
 
 

@@ -1,7 +1,5 @@
 """The API's routes about nodes: their GPUs, draining them, and excluding them or their GPUs (docs/api.md)."""
 
-import math
-
 from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
@@ -27,7 +25,8 @@ async def nodes(api: ApiContext, request: Request) -> Json:
 async def drain(api: ApiContext, request: Request) -> Json:
     """Nothing starts on the node any more; `now`: what runs there leaves; `until`: when it goes, if that is known."""
     body, name = await body_of(request), request.path_params["node"]
-    until = None if body.get("until") is None else number_in(body, "until", 0.0, 0.0, math.inf)
+    what = "a time in seconds since the epoch, or null"
+    until = None if body.get("until") is None else number_in(body, "until", 0.0, 0.0, what=what)
     await api.send(cmd.Drain(name, until, flag_in(body, "now"), text_in(body, "reason", REASON)))
     return {"nodes": [(await api.rows()).node(name, {})]}
 
@@ -42,7 +41,7 @@ async def avoided(api: ApiContext, request: Request) -> Json:
 async def avoid(api: ApiContext, request: Request) -> Json:
     """Excludes a GPU, or the node, for a while."""
     body, node = await body_of(request), request.path_params["node"]
-    for_s = number_in(body, "for_s", 3600.0)
+    for_s = number_in(body, "for_s", 3600.0, what="a number of seconds")
     reason, moves = text_in(body, "reason", REASON), flag_in(body, "moves")
     await api.send(cmd.Avoid(node, _gpu_in(body), for_s, reason, moves))
     return {"avoided": avoided_rows(api.world, api.loop.now(), node)}
