@@ -1,7 +1,7 @@
 """The watch over deadlines: jobs that have one are looked at now and then, beside the controller's thread.
 
 One look ahead answers for all of them. What looks cost is bounded: the longer one took, the longer there is none. What
-is news of the answers, the core decides (`slipping`).
+is news of the answers, the core decides (`rules.deadlines`).
 """
 
 import time

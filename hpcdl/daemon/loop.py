@@ -117,7 +117,7 @@ class ControllerLoop:
         return not self._thread.is_alive()
 
     def send(self, command: Command) -> "Future[Any]":
-        """Puts a command in the inbox. The future has its answer after the commit, or Refused, or JournalError."""
+        """Puts a command in the inbox. The future has its answer after the commit, CommandRefused or JournalError."""
         return self._put(_Item(command, Future()))
 
     def call(self, function: Callable[[Controller], T]) -> "Future[T]":

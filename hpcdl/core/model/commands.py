@@ -359,7 +359,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Finished jobs beyond so many leave the world (`retiring`). Answered with how many did, some at a time."""
+    """Finished jobs beyond so many leave the world (`rules.retention`). Answered with how many did, some at a time."""
 
     keep: int
 
