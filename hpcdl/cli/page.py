@@ -45,7 +45,7 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
     if every is not None:
         from hpcdl.cli.interrupt import repeat
 
-        repeat(every, picture.refresh, last=lambda: picture.write(over=True))
+        repeat(every, picture.refresh, last=picture.end)
     picture.refresh()
     if not output.print_data({"file": str(target.absolute())}, [target]):
         print(f"wrote {escape(str(target))}")
@@ -81,6 +81,11 @@ class Picture:
                 raise
             self._note = str(error).removesuffix(" (waited 0 s)")
         self.write()
+
+    def end(self) -> None:
+        """Writes that nobody writes it any more; nothing where the daemon has not answered yet. Raises OSError."""
+        if self._answer:
+            self.write(over=True)
 
     def write(self, *, over: bool = False) -> None:
         """The file, whole; `over`: it says that nobody writes it any more. Raises OSError."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpcdl.client import Client
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
@@ -84,6 +85,16 @@ def test_what_is_refused(hpcdl: Run, fake: FakeDaemon, target: Path) -> None:
     assert printed.code == 1
     assert "hpcdl daemon start" in printed.err
     assert not target.exists()
+
+
+def test_a_signal_before_the_first_answer(
+    hpcdl: Run, fake: FakeDaemon, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.write_text("the page of before")
+    monkeypatch.setattr(Client, "get", lambda *_: signal.raise_signal(signal.SIGTERM))
+    printed = hpcdl("page", "-o", target, "--every", "5")
+    assert (printed.code, printed.out, printed.err) == (128 + signal.SIGTERM, "", "")
+    assert target.read_text() == "the page of before"
 
 
 def test_again_and_again(fake: FakeDaemon, target: Path) -> None:
