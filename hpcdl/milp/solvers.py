@@ -33,7 +33,7 @@ def solve_with_highs(model: IntegerProgram, limits: SolverLimits) -> SolverResul
         constraints=LinearConstraint(matrix, plain.row_lower, plain.row_upper),
         options={"mip_rel_gap": 0.0, "node_limit": limits.work, "time_limit": limits.seconds},
     )
-    if found.status not in (0, 1):  # best, or ended by a limit
+    if found.status not in (0, 1) and "limit reached" not in found.message:  # SciPy has no number for a limit of nodes
         raise SolverError(f"HiGHS refuses the program: {found.message}")
     values = None if found.x is None else found.x[: model.columns].tolist()
     bound = found.mip_dual_bound if any(plain.integer) else found.fun

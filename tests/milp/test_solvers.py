@@ -1,6 +1,8 @@
 """All solvers find the same optimum, strange problems included; what they say of themselves is true."""
 
 import json
+import math
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -277,6 +279,20 @@ def test_a_bound_at_a_limit_is_one(solver: str) -> None:
         assert found.bound >= highest * (1 - 1e-12)
         assert found.value >= asked.stay("").value
         assert found.optimal == (found.bound == found.value)
+
+
+def test_highs_at_its_limit_of_nodes_answers_with_what_it_has() -> None:
+    draw = random.Random(1)
+    model = IntegerProgram()
+    columns = [model.binary(-draw.randint(10, 1000)) for _ in range(60)]
+    for _ in range(8):
+        row = [(column, float(draw.randint(10, 1000))) for column in columns]
+        model.row(-math.inf, sum(weight for _, weight in row) // 3, row)
+    assert by_highs(model, SolverLimits(work=0)).values is None
+    found = by_highs(model, SolverLimits(work=2))
+    assert found.values is not None
+    assert not found.optimal
+    assert found.bound <= sum(cost * value for cost, value in zip(model.cost, found.values, strict=True))
 
 
 def test_a_program_that_does_not_fit_into_memory_is_not_made() -> None:
