@@ -109,9 +109,10 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
 def request_of(ctx: click.Context, submit: click.Command, flags: Sequence[str], command: Sequence[str]) -> JobRequest:
     """The job that submit's options, as they would be typed, and this command say. Raises as `job_request`.
 
-    `submit`: the command whose options they are, of which a context of its own is made below `ctx`.
+    `submit`: the command whose options they are, of which a context of its own is made in place of `ctx`: errors name
+    the command that was typed.
     """
-    own = click.Context(submit, info_name=submit.name, parent=ctx.parent)
+    own = click.Context(submit, info_name=ctx.info_name, parent=ctx.parent)
     if ctx.command is submit:
         own.default_map = ctx.default_map
     click.Command.parse_args(submit, own, [*flags, "--", *command])

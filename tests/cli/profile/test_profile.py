@@ -156,6 +156,14 @@ def test_wrong_numbers_are_refused(fake: FakeDaemon, hpcdl: Run, value: str) -> 
     assert fake.world.jobs == {}
 
 
+def test_a_wrong_option_of_its_jobs_is_its_own(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("profile", "run", "--batches", "16", "--progress-regex", "(", "--", "true", "{batch}")
+    assert (done.code, done.out) == (2, "")
+    assert "'--progress-regex'" in done.err
+    assert done.err.endswith("(see hpcdl profile run --help)\n")
+    assert fake.world.jobs == {}
+
+
 def test_a_setting_that_no_node_can_hold_is_refused_before_anything_runs(fake: FakeDaemon, hpcdl: Run) -> None:
     # The fake node has one GPU that is ok, and a lost one.
     done = hpcdl("profile", "run", "--light", "--batches", "16,32", "--gpus", "1,2", "--", "true", "{batch}")
