@@ -26,6 +26,7 @@ from hpcdl.config.layers import (
 MOST = 10**9
 FIRST_JOB_MAX = 2_000_000_000
 _SETTINGS = "settings"
+_NAMED = ("a key of a site", "conf/sites/example.yaml")
 _COUNT = SettingLimits(int, f"a whole number from 0 to {MOST}", 0, MOST)
 _LIST = SettingLimits(str, "a list of texts, like [a, b]", form=re.compile(".+", re.DOTALL), many=True, alone=False)
 _NUMBER = SettingLimits(float, f"a number up to {MOST}", -MOST, MOST)
@@ -112,11 +113,11 @@ def read_site(path: Path) -> SiteFile:
     lines: dict[str, int] = {}
     values = {}
     with yaml_file(path, SiteError, "site file") as root:
-        for key, _ in () if root is None else pairs(path, root):
-            note(path, lines, key, known, "a key of a site", "conf/sites/example.yaml")
+        for key, _ in () if root is None else pairs(path, root, *_NAMED):
+            note(path, lines, key, known, *_NAMED)
         read = constructed(root)
-        for name in lines.keys() - {_SETTINGS}:
-            if read[name] is not None:
+        for name in lines:  # in the order of the file: of several faults the first is said, always the same
+            if name != _SETTINGS and read[name] is not None:
                 values[name] = known[name].checked(read[name], name, f"{path}:{lines[name]}")
     limits = {each.name: values.pop(each.name) for each in dataclasses.fields(PilotLimits) if each.name in values}
     try:

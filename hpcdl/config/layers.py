@@ -215,15 +215,22 @@ def read_layer(
 
 @contextmanager
 def yaml_file(
-    path: Path, wrong: type[ValueError] = ConfigError, what: str = "settings file", *, trusted: bool = True
+    path: Path,
+    wrong: type[ValueError] = ConfigError,
+    what: str = "settings file",
+    *,
+    trusted: bool = True,
+    pipes: bool = False,
 ) -> Iterator[Any]:
     """The root of a YAML file as PyYAML composes it, None where nothing is in it; small, whatever it stands for.
+
+    `pipes`: it may be no regular file, as /dev/stdin is.
 
     What is wrong with the file, also what the block finds (ConfigError, and what it takes to construct values), is
     raised as `wrong`, in a line with file and line. `what`: the file is to be one. OSError passes through.
     """
     try:
-        content = _content(path, what, trusted)
+        content = _content(path, what, trusted, pipes)
     except ConfigError as error:
         raise wrong(str(error)) from None
     import yaml  # here, so that a command without such files starts fast
@@ -248,12 +255,12 @@ def constructed(root: Any) -> Any:
     return None if root is None else yaml.SafeLoader("").construct_document(root)
 
 
-def _content(path: Path, what: str, trusted: bool) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def _content(path: Path, what: str, trusted: bool, pipes: bool) -> bytes:
+    fd = os.open(path, os.O_RDONLY | (0 if pipes else os.O_NONBLOCK) | os.O_CLOEXEC)
     info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode):
+    if stat.S_ISDIR(info.st_mode) or not (pipes or stat.S_ISREG(info.st_mode)):
         os.close(fd)
-        raise ConfigError(f"{path} is not a file: move it away")
+        raise ConfigError(f"{path} is not a file: move it away, or name another")
     with os.fdopen(fd, "rb") as file:
         for each in () if trusted else (info, os.lstat(path)):
             check_owner(each, path)
@@ -291,7 +298,7 @@ def _check_flat(where: str, name: str, node: Any, limits: SettingLimits) -> None
         raise ConfigError(f"{where}: {name}: must be {limits.said}, in a flat list")
 
 
-def pairs(path: Path, node: Any) -> Sequence[tuple[Any, Any]]:
+def pairs(path: Path, node: Any, what: str = "a setting", listed: str = LISTED) -> Sequence[tuple[Any, Any]]:
     """Keys, which are texts, and values of a mapping's node; none of nothing."""
     import yaml
 
@@ -299,9 +306,7 @@ def pairs(path: Path, node: Any) -> Sequence[tuple[Any, Any]]:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected lines of the form `key: value`")
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise ConfigError(
-                f"{path}:{key.start_mark.line + 1}: 'a list' is not a setting: conf/hpcdl.yaml lists them"
-            )
+            raise ConfigError(f"{path}:{key.start_mark.line + 1}: 'a list' is not {what}: {listed} lists them")
     found: Sequence[tuple[Any, Any]] = node.value
     return found
 

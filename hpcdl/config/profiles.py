@@ -37,7 +37,7 @@ def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
 
 def read_profiles(path: Path) -> list[Profile]:
     """The profiles of one file, in its order. Raises as `load_profiles` does."""
-    with yaml_file(path, ProfileError, "file of profiles") as root:
+    with yaml_file(path, ProfileError, "file of profiles", pipes=True) as root:
         data = constructed(root)
     listed = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(listed, dict):

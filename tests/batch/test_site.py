@@ -58,6 +58,8 @@ def test_the_smaller_of_both_limits_holds(tmp_path: Path) -> None:
         ("first_job_id: true\n", ":1: first_job_id: must be a whole number"),
         ("margin_s: .nan\n", ":1: margin_s: must be a number up to 1000000000, got nan"),
         ("- a\n", ":1: expected lines of the form `key: value`"),
+        ("[a]: 1\n", ":1: 'a list' is not a key of a site: conf/sites/example.yaml lists them"),
+        ("useful: x\nmargin_s: x\nstartup_s: x\nnodes_max: x\nqueues: x\nkind: x\n", ":1: useful: must be"),
         ("a: [\n", "not YAML"),
         ("walltime_min_s: 100\nwalltime_max_s: 60\n", "walltimes must be from above 0"),
     ],
@@ -80,5 +82,5 @@ def test_a_site_that_there_is_not() -> None:
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_told(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "here.yaml")
-    with pytest.raises(SiteError, match=r"here\.yaml is not a file"):
+    with pytest.raises(SiteError, match=r"here\.yaml is not a file: .*name another"):
         read_site(tmp_path / "here.yaml")

@@ -1,6 +1,7 @@
 """Loading profiles from files, and whether the fitted ones give what the MARBLE paper prints."""
 
 import json
+import os
 import sysconfig
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import yaml
 from benchmarks import fit_marble_profiles as fit
 from hpcdl.config import layers as loader
 from hpcdl.config.layers import conf_folder
-from hpcdl.config.profiles import load_profiles
+from hpcdl.config.profiles import load_profiles, read_profiles
 from hpcdl.core.model.profile import ProfileError, find_profile
 
 ONE = "profiles:\n  Net:\n    aliases: [net-v1]\n    points: [{gpus: 1, rate: 2}]\n"
@@ -144,3 +145,13 @@ def test_conf_folder_in_a_checkout_and_installed(tmp_path: Path, monkeypatch: py
     assert conf_folder() == data / "share" / "hpcdl" / "conf"
     (checkout / "setup.cfg").touch()
     assert conf_folder() == checkout / "conf"
+
+
+def test_a_pipe_holds_profiles() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, ONE.encode())
+    os.close(theirs)
+    try:
+        assert [each.name for each in read_profiles(Path(f"/dev/fd/{ours}"))] == ["Net"]
+    finally:
+        os.close(ours)
