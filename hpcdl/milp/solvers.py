@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pulp
 
 
+_MOST_NODES = (1 << 31) - 1  # that HiGHS can count
+
+
 def solve_with_highs(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
     """What HiGHS, which comes with SciPy, finds within the limits; SolverError: it refuses the program."""
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -31,7 +34,7 @@ def solve_with_highs(model: IntegerProgram, limits: SolverLimits) -> SolverResul
         integrality=plain.integer,
         bounds=Bounds(plain.lower, plain.upper),
         constraints=LinearConstraint(matrix, plain.row_lower, plain.row_upper),
-        options={"mip_rel_gap": 0.0, "node_limit": limits.work, "time_limit": limits.seconds},
+        options={"mip_rel_gap": 0.0, "node_limit": min(limits.work, _MOST_NODES), "time_limit": limits.seconds},
     )
     if found.status not in (0, 1) and "limit reached" not in found.message:  # SciPy has no number for a limit of nodes
         raise SolverError(f"HiGHS refuses the program: {found.message}")

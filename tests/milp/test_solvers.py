@@ -281,6 +281,10 @@ def test_a_bound_at_a_limit_is_one(solver: str) -> None:
         assert found.optimal == (found.bound == found.value)
 
 
+def test_a_limit_beyond_what_highs_can_count_is_none() -> None:
+    assert by_highs(node_level(large()).model, SolverLimits(work=10**10)).optimal
+
+
 def test_highs_at_its_limit_of_nodes_answers_with_what_it_has() -> None:
     draw = random.Random(1)
     model = IntegerProgram()
