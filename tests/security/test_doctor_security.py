@@ -5,6 +5,7 @@ import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,6 +150,9 @@ def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert security.core_dumps(None).state is CheckState.OK
     monkeypatch.undo()
     assert security.core_dumps(os.getpid()) == security.core_dumps(None), "our own, by our pid"
+    for error, state in ((PermissionError(1, "no"), CheckState.WARN), (ProcessLookupError(3, "no"), CheckState.OK)):
+        monkeypatch.setattr(resource, "prlimit", Mock(side_effect=error))
+        assert security.core_dumps(os.getpid()).state is state
 
 
 def test_usage(hpcdl: Run, home: Path) -> None:

@@ -194,10 +194,13 @@ def _hidepid(mounts: Path) -> bool:
 
 def core_dumps(daemon: int | None) -> Check:
     """The check of whether a crash would write the daemon's memory, with its token, to disk."""
+    step = "ulimit -c 0 before hpcdl daemon start, unless you need them"
     try:
         soft, _ = resource.prlimit(daemon or 0, resource.RLIMIT_CORE)
-    except OSError:
+    except ProcessLookupError:
         soft = 0  # it has ended
+    except OSError as error:  # it runs under another group of ours, say
+        return warn("core dumps", f"the daemon's limit may not be read: {error.strerror}", step)
     if soft == 0:
         return ok("core dumps", "off")
     try:
@@ -206,7 +209,7 @@ def core_dumps(daemon: int | None) -> Check:
         pattern = "?"
     where = f"to {pattern}" if pattern.startswith(("|", "/")) else "into the folder that a process is in"
     detail = f"on, {where}: a crash would write the token there"
-    return warn("core dumps", detail, "ulimit -c 0 before hpcdl daemon start, unless you need them")
+    return warn("core dumps", detail, step)
 
 
 JOBS_LIMIT = 200
