@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -231,7 +232,7 @@ class Daemon:
                 self.batching.stop()
             self.notifier.stop()
             self.viewers.withdraw()
-            await asyncio.to_thread(self._close)
+            await _aside(self._close)
         return self.exit_code
 
     def _make_batching(self) -> BatchThread | None:
@@ -411,7 +412,7 @@ class Daemon:
         end = time.monotonic() + AGENTS_S
         while time.monotonic() < end and self.hub.nodes():
             await self._changes.wait(0.5)  # an agent that goes is recorded, and wakes us
-        await asyncio.to_thread(self.agent.finish)
+        await _aside(self.agent.finish)
         self._end_server()
 
     async def _end_pilots(self) -> None:
@@ -438,6 +439,11 @@ class Daemon:
                 self.lease.release()
         except (JournalError, OSError) as error:
             log.error("closing: %s", error)
+
+
+async def _aside(function: Callable[[], None]) -> None:
+    """Runs it in a thread of its own: those of the event loop may all be computing estimates, for long."""
+    await asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), function)
 
 
 # --- parts that only the process needs --------------------------------------------------------------------------------

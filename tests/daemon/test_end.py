@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.system.cluster import PATIENCE_S, Cluster, kill
 
 
@@ -41,7 +43,7 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
         cluster.stop()
 
 
-BUSY = """
+COMPILES = """
 import sys, threading, time
 from hpcdl.daemon import __main__, daemon
 
@@ -54,9 +56,25 @@ sys.exit(__main__.main())
 """
 
 
-def test_a_stop_waits_for_no_thread_that_only_computes(tmp_path: Path) -> None:
+ESTIMATES = """
+import asyncio, sys, time
+from hpcdl.daemon import __main__, ready
+
+class Busy(ready.ReadyPipe):
+    def tell(self, body):  # as requests for estimates: more of them than the event loop has threads
+        for _ in range(40):
+            asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
+        super().tell(body)
+
+__main__.ReadyPipe = Busy
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("busy", [COMPILES, ESTIMATES])
+def test_a_stop_waits_for_no_thread_that_only_computes(tmp_path: Path, busy: str) -> None:
     home = tmp_path / "home"
-    argv = [sys.executable, "-c", BUSY, "--home", str(home), "--no-agent"]
+    argv = [sys.executable, "-c", busy, "--home", str(home), "--no-agent"]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
