@@ -121,8 +121,10 @@ class Jobs(List):
         answer = client.get(path_with("/v1/jobs", **query, fields=fields, by="column"))
         columns, number = answer["columns"], answer["count"]
         if self.by is None and not (self.folds and "array" in columns):
+            if not number:
+                return Listing(answer, [], [])
             texts = [each.texts(columns, number) for each in self.shown]
-            return Listing(answer, [], table_lines([each.column for each in self.shown], texts) if number else [])
+            return Listing(answer, [], table_lines([each.column for each in self.shown], texts))
         rows = self.kind.sort(_rows(columns, number), self.by)
         return Listing(answer, [], self.table(folded(rows) if self.folds else rows))
 

@@ -144,8 +144,9 @@ class FakeDaemon:
         if path == "/v1/jobs":
             shown = [each for each in jobs.values() if query.get("all") or each["state"] != "DONE"]
             if query.get("by") == "column":
-                keys = query["fields"].split(",")
-                return 200, {"count": len(shown), "columns": {key: [each.get(key) for each in shown] for key in keys}}
+                columns = {key: [each.get(key) for each in shown] for key in query["fields"].split(",")}
+                known = {key: values for key, values in columns.items() if any(value is not None for value in values)}
+                return 200, {"count": len(shown), "columns": known}
             return 200, {"jobs": shown}
         if (method, path) == ("POST", "/v1/jobs/verb"):
             told, errors = [], []
