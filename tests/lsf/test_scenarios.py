@@ -227,7 +227,8 @@ def test_a_pilot_fills_the_hole_before_a_large_job(make_lsf: MakeLsf, make_home:
     lsf.run("bkill", busy, LSFEMU_USER="eve")
     lsf.reaches(busy, "EXIT")
     lsf.run("bstop", pilot.key)  # SIGTSTP to all of a job of two hosts: whatever stops it, its trainers leave
-    assert lsf.reaches(pilot.key, "DONE", "EXIT").code == 0
+    # By itself, or the daemon kills what is left of it: it sees who waits for the nodes, which are given back by then.
+    assert lsf.reaches(pilot.key, "DONE", "EXIT").code in (0, 137)
     lsf.reaches(big, "RUN")
     trains_on(home, job, {"h1"})
     final = [event["body"]["step"] for event in home.events(job) if event["body"].get("final") is True]
