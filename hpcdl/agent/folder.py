@@ -101,7 +101,12 @@ def mount_of(path: Path, mounts: str | None = None) -> Mount:
 
 
 def lock(folder: Path) -> int:
-    """A descriptor that holds the agent's lock for as long as this process lives. Raises AnotherAgent."""
+    """A descriptor that holds the agent's lock for as long as this process lives.
+
+    Raises AnotherAgent: it has not come free in time; or it has, but whoever started this process (a daemon that was
+    killed) is gone: no daemon waits for this agent then, and none may be left to end it.
+    """
+    parent = os.getppid()
     fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
     until = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -115,6 +120,9 @@ def lock(folder: Path) -> int:
             known = read_about(folder)
             who = f"process {known.pid}" if known is not None else "another process"
             raise AnotherAgent(f"this node has an agent already: {who}, in {folder}") from None
+        if os.getppid() != parent:
+            os.close(fd)
+            raise AnotherAgent(f"this node had an agent until now, in {folder}, and who started this one is gone")
         # The file may have been removed and made anew while we waited.
         if _same_file(fd, folder / LOCK):
             return fd

@@ -77,6 +77,7 @@ class Hub:
         self._on_heartbeat = on_heartbeat
         self._settings = settings
         self._connections: dict[str, _AgentConnection] = {}
+        self._over: msg.ByeMessage | None = None  # once the daemon stops: what agents that still come hear
         self.arrived = asyncio.Event()
         self.sessions = Sessions(self.tell, lambda: loop.world)
 
@@ -129,9 +130,10 @@ class Hub:
                 self._loop.send(cmd.AgentGone(name, "the connection ended"))
 
     def bye(self, why: str) -> None:
-        """Has every agent end once it has nothing left to report."""
+        """Has every agent end once it has nothing left to report, those too that come from now on."""
+        self._over = msg.ByeMessage(end=True, why=why)
         for connection in self._connections.values():
-            connection.outgoing.put_nowait(msg.ByeMessage(end=True, why=why))
+            connection.outgoing.put_nowait(self._over)
 
     async def serve(self, socket: WebSocket) -> None:
         """One agent's connection, from hello to its end."""
@@ -219,6 +221,8 @@ class Hub:
         late = [request for request in connection.early if request.id not in known]
         for request in (*joined.pending, *late):
             connection.outgoing.put_nowait(self._message(request))
+        if self._over is not None:
+            connection.outgoing.put_nowait(self._over)
         connection.ready = True
         self.arrived.set()
 
