@@ -2,7 +2,7 @@
 
 To load numba takes half a second, to compile many; what is compiled is kept on disk, beside the sources or, where these
 cannot be written, in numba's folder of the user. So it is only loaded once enough was solved to be worth it, or by
-`prepare`. Answers are the same with and without: nothing here may be part of one.
+`prepare`. Answers are as good with and without, within the bound that they state, but need not be the same ones.
 """
 
 from collections.abc import Sequence
