@@ -204,7 +204,7 @@ def left_out(written: Iterable[WrittenOption], known: Mapping[str, SubmitOption]
 
 
 def several_nodes(nodes: int, written: Sequence[WrittenOption]) -> list[IgnoredOption]:
-    """How a script on several nodes is run differs; so that is told."""
+    """A warning that a script on several nodes is run in another way."""
     if nodes < 2 or not written:
         return []
     why = "with HPCDL_NODES and HPCDL_NODE_RANK, where a batch system starts it on the first only"

@@ -7,6 +7,7 @@ with a batch system is an adapter (`adapter.py`), which a `BatchSystem` makes. H
 import importlib
 import re
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -45,7 +46,7 @@ NONE = re.compile(r"(?!)")
 """Matches no name."""
 
 
-class BatchSystem:
+class BatchSystem(ABC):
     """What hpcdl knows of a batch system before it asks it anything: its name, its variables, its hints for users.
 
     A batch system is a package with one subclass of this, of which `SYSTEM` in the module that `BATCH_SYSTEMS` names is
@@ -120,13 +121,13 @@ class BatchSystem:
         """The batch script that was submitted, of what is in such a copy."""
         return text
 
+    @abstractmethod
     def adapter(self, here: "AdapterSettings") -> "BatchAdapter":
         """What talks with it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def submit_command(self) -> "SubmitCommand":
         """How hpcdl reads that command, and the lines of its scripts."""
-        raise NotImplementedError
 
     def submit_next(self, run: "CommandRunner", batch_id: str, script: str, env: Sequence[str]) -> str:
         """Submits this batch job's script once more, to run when it has ended; the next one's batch id.

@@ -13,7 +13,9 @@ from hpcdl.agent.folder import AnotherAgent
 def test_a_lock_that_comes_free_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = folder.lock(tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: os.close(held))
-    os.close(folder.lock(tmp_path))
+    taken = folder.lock(tmp_path)
+    assert folder.still_ours(tmp_path, taken)
+    os.close(taken)
 
 
 def test_an_agent_whose_daemon_died_takes_no_place_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def left(incarnation: Incarnation, nodes: tuple[str, ...]) -> Incarnation:
 def without_gone_parts(incarnation: Incarnation, in_place: bool) -> Incarnation:
     """After a part of it changed: without parts that are gone and were no members, and what it holds by what stays.
 
-    A member that slipped away stays in `parts` until the others are told to go on without it. Before the first
+    A member that slipped away stays in `parts` until the others are asked to go on without it. Before the first
     membership nobody is a member: the others go on starting.
     """
     if not in_place or incarnation.state is IncarnationState.EXITED:

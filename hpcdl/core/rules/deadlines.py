@@ -1,6 +1,6 @@
 """When a job with a deadline is expected to miss it, having been expected to meet it: a pure decision from forecasts.
 
-It is told once: not again until the forecasts had it well on time in between.
+It is reported once: not again until the forecasts had it well on time in between.
 """
 
 from collections.abc import Iterable
