@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -273,16 +273,135 @@ def write(
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
         checked = digests(temporary, list(sizes))
-        check_claim(directory, incarnation, tag, membership, identity)
-        if replace or not is_complete(target):
-            _discard(target.path)
-            os.rename(temporary, target.path)
-            sync_folder(directory)
-            _mark(target, sizes, checked, tag, identity)
+        _publish(temporary, target, sizes, checked, replace, tag, membership, identity)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     check_claim(directory, incarnation, tag, membership, identity)
     prune(directory, target, identity)
+
+
+@contextmanager
+def write_together(
+    directory: Path,
+    step: int,
+    incarnation: int,
+    gather: Callable[[str], list[str]],
+    rank: int,
+    local_rank: int = 0,
+    replace: bool = False,
+    tag: str = "",
+    membership: int = 0,
+    identity: str = "",
+) -> Iterator[Path]:
+    """As `write`, by every rank of a group at once: all are given one temporary folder, on a file system that they
+    share, and each puts files of its own there. Rank 0 marks the checkpoint, after every rank has said that its files
+    are durable. What raises on one rank, raises on all (elsewhere as OSError if it was one, StaleIncarnation, or
+    RuntimeError), and the checkpoints that were there stay.
+
+    `gather(text)`: every rank's text, in the order of the ranks. `local_rank`: 0 on at least one rank of each node.
+    """
+    target = at(directory, step, incarnation)
+
+    def together(act: Callable[[], Any]) -> list[Any]:
+        return _together(gather, incarnation, act)
+
+    def make() -> str:
+        if rank != 0:
+            return ""
+        # A name that no rank has looked for before: a network file system may remember that there was none.
+        name = f".tmp-{target.path.name}-{os.getpid()}-{os.urandom(6).hex()}"
+        (directory / name).mkdir(parents=True)
+        return name
+
+    def see() -> None:
+        if not temporary.is_dir():
+            why = f"rank {rank} does not see what rank 0 made: its file system must be one that all nodes share"
+            raise FileNotFoundError(errno.ENOENT, why, str(directory))
+
+    def sync() -> dict[str, int]:
+        if os.path.lexists(temporary / MARKER):
+            raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
+        return _sync(temporary) if local_rank == 0 else {}
+
+    def publish() -> None:
+        if rank == 0:
+            _publish(temporary, target, sizes, checked, replace, tag, membership, identity)
+
+    named = [name for name in together(make) if name]
+    if len(named) != 1:
+        raise ValueError(f"rank {rank} is in no group with rank 0, so it cannot write into one checkpoint with it")
+    temporary = directory / named[0]
+    try:
+        size = len(together(see))
+        failure: BaseException | None = None
+        try:
+            yield temporary
+        except BaseException as error:
+            failure = error
+        together(lambda: _raise(failure))
+        sizes = _union(together(sync))
+        names = sorted(sizes)
+        # Every rank reads its share of what all wrote.
+        checked = _union(together(lambda: digests(temporary, names[rank::size])))
+        together(publish)
+    finally:
+        if rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+    if rank == 0:
+        check_claim(directory, incarnation, tag, membership, identity)
+        prune(directory, target, identity)
+
+
+def _raise(failure: BaseException | None) -> None:
+    if failure is not None:
+        raise failure
+
+
+def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _together(gather: Callable[[str], list[str]], incarnation: int, act: Callable[[], Any]) -> list[Any]:
+    """What `act` returns, JSON, on each rank; raises on all where it raises on one."""
+    failure: BaseException | None = None
+    answer: dict[str, Any]
+    try:
+        answer = {"value": act()}
+    except BaseException as error:
+        failure = error
+        answer = {"why": f"{type(error).__name__}: {error}"[:1000], "system": isinstance(error, OSError)}
+        answer |= {"errno": getattr(error, "errno", None), "newest": getattr(error, "newest", None)}
+    answers = [json.loads(text) for text in gather(json.dumps(answer))]
+    if failure is not None:
+        raise failure
+    for number, each in enumerate(answers):
+        if "why" not in each:
+            continue
+        if each["newest"] is not None:
+            raise StaleIncarnation(incarnation, each["newest"])
+        why = f"rank {number}: {each['why']}"
+        raise OSError(each["errno"] or errno.EIO, why) if each["system"] else RuntimeError(why)
+    return [each["value"] for each in answers]
+
+
+def _publish(
+    temporary: Path,
+    target: Checkpoint,
+    sizes: dict[str, int],
+    checked: dict[str, str],
+    replace: bool,
+    tag: str,
+    membership: int,
+    identity: str,
+) -> None:
+    """The temporary folder becomes the checkpoint, marked last."""
+    directory = target.path.parent
+    check_claim(directory, target.incarnation, tag, membership, identity)
+    if replace or not is_complete(target):
+        _discard(target.path)
+        os.rename(temporary, target.path)
+        sync_folder(directory)
+        _mark(target, sizes, checked, tag, identity)
 
 
 def prune(directory: Path, newest: Checkpoint, identity: str = "") -> None:

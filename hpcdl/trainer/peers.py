@@ -51,6 +51,10 @@ class RankAgreement:
     def barrier(self) -> None:
         """Returns once every rank has come here."""
 
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, in the order of the ranks."""
+        return [text]
+
 
 class FileRanks(RankAgreement):
     """By files; made on every rank before its first step.

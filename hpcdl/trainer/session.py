@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from hpcdl.trainer import checkpoints, exit
 from hpcdl.trainer.channel import Channel, Refused
@@ -52,6 +52,14 @@ PROGRESS_INTERVAL_S = 0.2
 POLL_INTERVAL_S = 0.01
 
 ENDED_UNSAVED = 128 + signal.SIGTERM  # asked to suspend with nothing saved: as if it had been ended by SIGTERM
+
+
+class Gathering(Protocol):
+    """A group of ranks, as `peers.RankAgreement` is one."""
+
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, in the order of the ranks."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +341,14 @@ class Session:
         return False
 
     @contextmanager
-    def checkpoint(self, step: int) -> Iterator[Path]:
+    def checkpoint(self, step: int, ranks: Gathering | None = None) -> Iterator[Path]:
         """Yields an empty folder to write a checkpoint of `step` into; see `checkpoints.write`. On ranks that are not
         the writer what is put into it is thrown away. Raises StaleIncarnation, OSError, and what the block raises.
+
+        `ranks`: of a training whose every rank writes files of its own into the one checkpoint; all of them call
+        this at the same step, and the folder is on a file system that all nodes share: `checkpoints.write_together`.
         """
-        if not self.writer:
+        if ranks is None and not self.writer:
             scratch = Path(tempfile.mkdtemp(prefix="hpcdl-scratch-"))
             try:
                 yield scratch
@@ -347,23 +358,33 @@ class Session:
         if self.checkpoint_dir is None:
             raise ValueError("no checkpoint folder: submit with --checkpoint-dir, or give attach() a checkpoint_dir")
         step = int(step)
-        self.send("saving", step=step)
+        if self.writer:
+            self.send("saving", step=step)
         began = time.monotonic()
+        directory, mine = self.checkpoint_dir, self.incarnation
+        fence: dict[str, Any] = {"replace": not self.inside, "tag": self.tag, "identity": self.identity}
+        fence["membership"] = self.membership
         try:
-            mine, fence = self.incarnation, self.membership
-            again, whose = not self.inside, self.identity
-            with checkpoints.write(self.checkpoint_dir, step, mine, again, self.tag, fence, whose) as temporary:
+            with (
+                checkpoints.write(directory, step, mine, **fence)
+                if ranks is None
+                else checkpoints.write_together(
+                    directory, step, mine, ranks.gather, self.rank, self.local_rank, **fence
+                )
+            ) as temporary:
                 yield temporary
         except BaseException as error:
             number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)
             why = f"{type(error).__name__}: {error}"[:1000]
-            self.send("save_failed", step=step, errno=number if isinstance(number, int) else None, why=why)
+            if self.writer:
+                self.send("save_failed", step=step, errno=number if isinstance(number, int) else None, why=why)
             if isinstance(error, StaleIncarnation):
                 log.error("%s", error)  # an exit says nothing by itself
             raise
         path = checkpoints.at(self.checkpoint_dir, step, self.incarnation).path
         self._durable = _Durable(step, path, time.monotonic() - began)
-        self._say_saved(self._durable, final=False)
+        if self.writer:
+            self._say_saved(self._durable, final=False)
 
     def _say_saved(self, durable: _Durable, final: bool) -> None:
         body = {"incarnation": self.incarnation, "membership": self.membership, "step": durable.step}
