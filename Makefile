@@ -2,7 +2,7 @@
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
 # make test    every test, four at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
 # make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, torchrun too; installs them   (15 minutes)
-# make lint    formatting, ruff, mypy
+# make lint    formatting, ruff, mypy; the trainer library on Python 3.8
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made
 
@@ -58,6 +58,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/vermin --quiet --violations --no-tips --target=3.8- hpcdl/__init__.py hpcdl/trainer
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) build dist hpcdl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -287,6 +287,21 @@ def test_packages_that_need_the_standard_library_only_import_nothing_else() -> N
     assert not errors, report(errors)
 
 
+# Methods newer than Python 3.8; neither ruff nor vermin knows the type of what they are called on.
+NEWER = {"removeprefix", "removesuffix", "is_relative_to", "with_stem", "readlink", "bit_count", "hardlink_to"}
+
+
+def test_the_trainer_library_calls_no_method_newer_than_python_3_8() -> None:
+    of_os = {"os.readlink"}
+    errors = [
+        f"{file.relative_to(ROOT)}:{node.lineno} calls .{node.attr}(), which Python 3.8 has not"
+        for file in sorted((PACKAGE / BESIDE).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(), feature_version=(3, 8)))
+        if isinstance(node, ast.Attribute) and node.attr in NEWER and ast.unparse(node) not in of_os
+    ]
+    assert not errors, report(errors)
+
+
 def test_the_pure_packages_touch_nothing() -> None:
     impure = {name: what for what, names in IMPURE.items() for name in names}
     errors = []

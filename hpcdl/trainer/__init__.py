@@ -12,6 +12,8 @@ or call `resume`, `ready`, `progress`, `should_suspend`, `checkpoint` and `exit_
 `hpcdl.trainer.elastic` is for PyTorch on a number of ranks that changes while it trains.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

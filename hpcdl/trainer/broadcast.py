@@ -25,7 +25,7 @@ def share(parts: Mapping[str, Any], more: str, source: int, take: bool) -> str:
     header = torch.zeros(1, dtype=torch.int64)
     if sends:
         states = {name: _take_out(part.state_dict(), tensors) for name, part in sorted(parts.items())}
-        kinds = [(str(each.dtype).removeprefix("torch."), list(each.shape), each.device.type) for each in tensors]
+        kinds = [(str(each.dtype).rpartition(".")[2], list(each.shape), each.device.type) for each in tensors]
         buffer = io.BytesIO()
         torch.save([states, kinds, more], buffer)
         body = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)

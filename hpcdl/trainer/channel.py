@@ -46,9 +46,9 @@ class Channel:
             self.peer, uid, _ = struct.unpack("3i", raw)
             check_peer(uid)
             try:
-                self._pidfd = os.pidfd_open(self.peer)
-            except OSError:
-                pass  # an old kernel, or a peer that has just died: see notify
+                self._pidfd = os.pidfd_open(self.peer)  # novm
+            except (AttributeError, OSError):
+                pass  # an old Python or kernel, or a peer that has just died: see notify
         except BaseException:
             self._socket.close()
             raise
@@ -105,7 +105,7 @@ class Channel:
         """SIGUSR1 to the peer of this socket, and to nobody else: it is a mere hint that a packet has come."""
         try:
             if self._pidfd >= 0:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)  # novm: there is one
             else:
                 self.receive()  # without a pidfd the number is trusted only while the peer holds the socket
                 if not self.gone:

@@ -81,7 +81,7 @@ class DamagedCheckpoints(SystemExit):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """A durable checkpoint: `step` steps are done in it."""
 
@@ -442,7 +442,7 @@ def _mark(target: Checkpoint, sizes: dict[str, int], checked: dict[str, str], ta
     marker: dict[str, Any] = {"v": 1, "step": target.step, "incarnation": target.incarnation, "files": sizes}
     marker["digests"] = checked
     if identity:
-        marker |= {"owner": ":".join(tag.split(":")[:2]), "identity": identity}
+        marker.update(owner=":".join(tag.split(":")[:2]), identity=identity)
     content = json.dumps(marker, separators=(",", ":")).encode()
     _put(target.path / MARKER, content, 0o666)
 

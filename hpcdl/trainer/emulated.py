@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from types import TracebackType
 
+OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)  # Python 3.8 has no name for it
 FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 # Files that this process holds, with its pid: a process is never refused its own record lock, and a forked child has
@@ -99,5 +100,5 @@ def hold(folder: str, uuids: Sequence[str], util: int, memory_mib: int) -> Emula
 
 def _holder(descriptor: int) -> int:
     asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, OFD_GETLK, asked))
     return 0 if kind == fcntl.F_UNLCK else max(0, int(pid))

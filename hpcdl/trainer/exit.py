@@ -4,6 +4,8 @@ With PyTorch that takes seconds. What the script wants done is done: `finally`, 
 `atexit` since hpcdl was imported. Then the process is gone at once, and with it what it holds of its GPUs.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import logging

@@ -145,7 +145,8 @@ def _start_cold() -> None:
     os.environ[COLD] = "1"
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    command = Path("/proc/self/cmdline").read_bytes().split(b"\0")[1:-1]
+    os.execv(sys.executable, [os.fsencode(sys.executable), *command])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -35,7 +36,7 @@ def same(seen: list[str], granted: list[str]) -> bool:
 
 
 def _number(name: str) -> str:
-    return name.removeprefix("GPU-").removeprefix("MIG-").lower()
+    return re.sub(r"^(GPU-|MIG-)+", "", name).lower()
 
 
 def touched() -> bool:

@@ -130,7 +130,8 @@ def _saved(arrays: Any, group: str) -> int:
 def _chosen(model: Any, arrays: Any, without: Collection[str]) -> list[tuple[str, list[Any]]]:
     found = groups(model)
     for name in arrays.files:  # a group of which the model has nothing
-        found.setdefault(name.removesuffix(REPLICAS).rpartition(".")[0], [])
+        variable = name[: -len(REPLICAS)] if name.endswith(REPLICAS) else name
+        found.setdefault(variable.rpartition(".")[0], [])
     chosen = [(group, found[group]) for group in found if group not in without]
     # Keras' own generator is made when somebody draws from it, in whatever part of the script that is; a checkpoint of
     # an earlier version has no such group.
@@ -171,5 +172,5 @@ def _assign(variable: Any, whole: Any, replicas: Any) -> None:
         values = [whole, *[whole * 0] * (len(parts) - 1)]
     else:
         values = [whole] * len(parts)
-    for part, value in zip(parts, values, strict=True):
+    for part, value in zip(parts, values):
         part.assign(value.astype(part.dtype.as_numpy_dtype))

@@ -101,8 +101,8 @@ def suspendable(*, every: int | None = None) -> Any:
             asked = trainer.strategy.reduce_boolean_decision(self._session.should_suspend(), all=False)
             if not asked and (every is None or self._step // every == (self._saved or 0) // every):
                 return
-            random = {"end": end, "random": rng.capture()}
-            random |= {"epoch_random": self._epoch_random, "iterated": self._iterated}
+            random = {"end": end, "random": rng.capture(), "epoch_random": self._epoch_random}
+            random["iterated"] = self._iterated
 
             def save(folder: Path) -> None:
                 trainer.save_checkpoint(folder / CHECKPOINT)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Membership:
     """`nodes` in rank order with as many `ranks` on each; a node's ranks are numbered after those of the nodes before
     it. `address`: host:port of the store that the lead rank of the first node keeps."""

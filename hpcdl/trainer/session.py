@@ -62,7 +62,7 @@ class Gathering(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Durable:
     step: int
     path: Path
@@ -191,20 +191,20 @@ class Session:
         return message
 
     def _heed(self, message: dict[str, Any]) -> None:
-        match message["type"]:
-            case "suspend":
-                self._asked = True
-            case "rescale":
-                wanted = from_packet(message)
-                if wanted is not None and wanted.number > (0 if self.target is None else self.target.number):
-                    self.target = wanted
-                    self.leaving = False
-            case "leave":
-                self.leaving = True
-            case "end":
-                self._ended = True
-            case "refused":
-                raise Refused(f"the supervisor refused rank {self.rank}: {message.get('why', 'no reason given')}")
+        kind = message["type"]
+        if kind == "suspend":
+            self._asked = True
+        elif kind == "rescale":
+            wanted = from_packet(message)
+            if wanted is not None and wanted.number > (0 if self.target is None else self.target.number):
+                self.target = wanted
+                self.leaving = False
+        elif kind == "leave":
+            self.leaving = True
+        elif kind == "end":
+            self._ended = True
+        elif kind == "refused":
+            raise Refused(f"the supervisor refused rank {self.rank}: {message.get('why', 'no reason given')}")
 
     @property
     def asked(self) -> bool:
@@ -255,7 +255,7 @@ class Session:
         body["samples"] = None if samples is None else int(samples)
         if self._metric is None:
             self._channel.send("progress", body)
-        elif self._channel.send("progress", body | {"metric": self._metric}):
+        elif self._channel.send("progress", {**body, "metric": self._metric}):
             self._metric = None
             self._next_metric = self._next_progress
 

@@ -92,7 +92,7 @@ class Ranks(RankAgreement):
         longest = max(int(each.item()) for each in lengths)
         parts = [self._tensor([0] * longest) for _ in lengths]
         self._dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
-        both = zip(parts, lengths, strict=True)
+        both = zip(parts, lengths)
         return [bytes(part[: int(length.item())].tolist()).decode() for part, length in both]
 
 
