@@ -231,6 +231,8 @@ OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
+_WORD = re.compile(r"[A-Za-z_]+")
+
 _PEER = re.compile(r"connection (closed|reset|refused)|broken pipe|peer|gloo|nccl|rendezvous|tcpstore", re.IGNORECASE)
 
 
@@ -240,6 +242,7 @@ class Repeats:
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s
         self._last: tuple[object, ...] | None = None
+        self._detail = ""  # of the last one, as one rank alone says it
         self._gained: int | None = None
         self._alike = 0
         self._in_a_row = 0
@@ -263,15 +266,27 @@ class Repeats:
             return 1, f"its ranks were ended from outside {OUTSIDE} times in a row {where}" if again else ""
         # A peer that is lost fails the others alike, each time that one is; then the membership is another.
         means = membership if _PEER.search(failure.detail) else 0
-        what = (failure.code, failure.signal, _VARIES.sub("#", failure.detail), means)
-        self._alike = self._alike + 1 if what == self._last else 1
+        what = (failure.code, failure.signal, means)
+        alike = what == self._last and _same_words(failure.detail, self._detail)
+        self._alike = self._alike + 1 if alike else 1
+        self._detail = min(failure.detail, self._detail, key=len) if alike else failure.detail
         self._last = what
         self._in_a_row += 1
         if self._alike >= ALIKE:
-            return self._alike, f"{failure.detail} ({ALIKE} times alike {where})"
+            return self._alike, f"{self._detail} ({ALIKE} times alike {where})"
         if self._in_a_row >= UNLIKE:
             return self._alike, f"{failure.detail} (its ranks failed {UNLIKE} times in a row {where})"
         return self._alike, ""
+
+
+def _same_words(one: str, other: str) -> bool:
+    """Whether two details say the same, but for numbers. Python writes a line of its errors in pieces, so those of
+    ranks that fail at once are mixed, each time in another way: one line may say it all twice."""
+    texts = (_VARIES.sub("", one), _VARIES.sub("", other))
+    return texts[0] == texts[1] or any(
+        (words := _WORD.findall(text)) and all(word in longer for word in words)
+        for text, longer in (texts, reversed(texts))
+    )
 
 
 FAILED = 1

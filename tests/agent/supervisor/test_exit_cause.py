@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -137,6 +138,35 @@ def test_what_varies_from_start_to_start_makes_no_other_failure() -> None:
     repeats = Repeats()
     told = [RankFailure(1, None, f"Error at 0x7f{each}a: port {each}") for each in range(3)]
     assert [repeats.failed(each, False, 1, 7, 1.0)[0] for each in told] == [1, 2, 3]
+
+
+MISSING = "ModuleNotFoundError: No module named 'gone'"
+MIXED = (
+    f"{MISSING}{MISSING}\n\n",
+    f"{MISSING}\n{MISSING}\n",
+    "ModuleNotFoundErrorModuleNotFoundError: : No module named 'gone'No module named 'gone'\n\n",
+    f"ModuleNotFoundError{MISSING}\n: No module named 'gone'\n",
+)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(MIXED, 3)))
+def test_lines_of_two_ranks_that_are_mixed_are_no_other_failure(order: tuple[str, ...]) -> None:
+    """As they came from `python -m no_such_module` on two ranks: a line and its end are two writes."""
+    repeats, ends = Repeats(), []
+    for number, said in enumerate(order):
+        mark = f"E1123 20:09:34 7716 api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: {number}) of binary: x\n"
+        traceback = f'{TRACEBACK}\n  File "x.py", line 1, in <module>\n'
+        failure = exit_cause.torchrun_failure(f"{traceback}{said}{mark}".encode())
+        assert failure is not None
+        ends.append(repeats.failed(failure, False, 1, None, 1.0))
+    assert [alike for alike, _ in ends] == [1, 2, 3]
+    assert "No module named 'gone'" in ends[-1][1]
+
+
+def test_the_same_words_in_another_error_are_another_failure() -> None:
+    repeats = Repeats()
+    told = [RankFailure(1, None, text) for text in ("KeyError: 'loss'", "KeyError: 'epoch'", "====", "----")]
+    assert [repeats.failed(each, False, 1, None, 1.0)[0] for each in told] == [1, 1, 1, 1]
 
 
 def test_failures_that_are_not_alike_are_enough_at_four() -> None:
