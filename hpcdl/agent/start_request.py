@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hpcdl.agent.context import AgentContext
+from hpcdl.agent.library import with_library
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
@@ -70,6 +71,8 @@ def make_start(
         environment["HPCDL_IDENTITY"] = order.identity
     if spec.continue_from:
         environment["HPCDL_CONTINUE_FROM"] = spec.continue_from
+    if spec.trainer_library:
+        environment["PYTHONPATH"] = with_library(environment.get("PYTHONPATH", ""), site.run)
     if site.emulated is not None:
         environment["HPCDL_EMULATED"] = str(site.emulated)
     command = spec.command

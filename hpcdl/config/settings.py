@@ -305,6 +305,7 @@ SUBMIT_OPTIONS: Mapping[str, SettingLimits] = MappingProxyType(
         "progress_regex": _words("a regular expression"),
         "notify": _words("a command, mailto:ADDRESS or a URL, several in a list", many=True),
         "git": _option(bool, "true or false"),
+        "trainer_library": _option(bool, "true or false"),
         "stall": _words("a time without progress, as --stall takes it", literal=True),
     }
 )

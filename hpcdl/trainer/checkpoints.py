@@ -370,7 +370,7 @@ def _together(gather: Callable[[str], list[str]], incarnation: int, act: Callabl
     except BaseException as error:
         failure = error
         answer = {"why": f"{type(error).__name__}: {error}"[:1000], "system": isinstance(error, OSError)}
-        answer |= {"errno": getattr(error, "errno", None), "newest": getattr(error, "newest", None)}
+        answer.update(errno=getattr(error, "errno", None), newest=getattr(error, "newest", None))
     answers = [json.loads(text) for text in gather(json.dumps(answer))]
     if failure is not None:
         raise failure

@@ -56,7 +56,7 @@ class JobRequest:
 
 _AS_GIVEN = (
     *("profile", "steps", "retries", "signal", "progress_regex", "progress", "resumes", "weight", "priority", "model"),
-    *("notify", "continue_from"),
+    *("notify", "continue_from", "trainer_library"),
 )
 """Options that are fields of a job as they are."""
 

@@ -241,6 +241,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Its program resumes by itself; PATTERN: from what it writes there (out/checkpoint-*).",
     ),
     click.option(
+        "--trainer-library/--no-trainer-library", default=True,
+        help="Put hpcdl.trainer at the end of its PYTHONPATH, so that nothing is installed where it trains.  [default: "
+        "--trainer-library]",
+    ),
+    click.option(
         "--progress", type=click.Choice(PROGRESS),
         help="Read the step from the progress bars of the framework that it trains with.",
     ),
@@ -267,7 +272,7 @@ def job_options(command: Any) -> Any:
 
 
 SECTIONS: dict[str, str] = {
-    "The job": "name env cwd git after hold priority weight deadline",
+    "The job": "name env cwd trainer_library git after hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes rescale profile steps model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "

@@ -127,6 +127,7 @@ class JobSpec:
     resumes: str | None = (
         None  # it resumes by itself: "" by its user's word, else a pattern of its checkpoints; None: no
     )
+    trainer_library: bool = True  # agents put hpcdl.trainer on its PYTHONPATH
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

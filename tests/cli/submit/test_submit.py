@@ -50,6 +50,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "gate": True, "git": None, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
         "accuracy_target": None, "rescale": "restart", "weight": 1.0, "priority": 0, "notify": [], "stall_s": None,
         "stall_restart": False, "continue_from": "", "progress": None, "resumes": None,
+        "trainer_library": True,
     }  # fmt: skip
 
 
