@@ -24,7 +24,7 @@ def groups(model: Any) -> dict[str, list[Any]]:
     found["metrics"] = [each for each in model.metrics_variables if not any(each is other for other in own)]
     for name, optimizer in _further_optimizers(model):
         found[f"optimizer {name}"] = [*optimizer.variables]
-    generator = _global_generator()
+    generator = global_generator()
     found["random"] = [] if generator is None else [generator.state]
     return found
 
@@ -42,7 +42,7 @@ def _further_optimizers(model: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{name}{part}", each
 
 
-def _global_generator() -> Any:
+def global_generator() -> Any:
     """Keras' own random generator, if anybody has used it; to ask for it would make it."""
     state = sys.modules.get("keras.src.backend.common.global_state")
     get = getattr(state, "get_global_attribute", None)

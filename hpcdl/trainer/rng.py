@@ -1,7 +1,7 @@
 """The states of the random generators that a training script uses, as plain values that JSON can hold.
 
 Only libraries that are loaded already are asked: Python's own, NumPy's global one, PyTorch's on the CPU, and on the
-GPUs if CUDA is initialised. A generator that the script made itself is the script's own to save.
+GPUs if CUDA is initialised, TensorFlow's. A generator that the script made itself is the script's own to save.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ def capture() -> dict[str, Any]:
         state["torch"] = bytes(torch.get_rng_state().tolist()).hex()
         if torch.cuda.is_initialized():
             state["cuda"] = [bytes(each.tolist()).hex() for each in torch.cuda.get_rng_state_all()]
+    generator, seeds = _of_tensorflow()
+    if generator is not None:
+        state["tensorflow"] = [int(each) for each in generator.state.numpy()]
+    if seeds is not None:
+        version, internal, gauss = seeds.getstate()
+        state["tensorflow_seeds"] = [version, list(internal), gauss]
     return state
 
 
@@ -39,6 +45,23 @@ def restore(state: dict[str, Any]) -> None:
         if "cuda" in state and torch.cuda.is_available():
             for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(_bytes(torch, each), device)
+    generator, seeds = _of_tensorflow()
+    if generator is not None and "tensorflow" in state:
+        generator.state.assign(state["tensorflow"])
+    if seeds is not None and "tensorflow_seeds" in state:
+        version, internal, gauss = state["tensorflow_seeds"]
+        seeds.setstate((version, tuple(internal), gauss))
+
+
+def _of_tensorflow() -> tuple[Any, Any]:
+    """Its global generator, and what `tf.random.set_seed` draws the seeds of operations from; each None where nobody
+    has used it. To ask for them by TensorFlow's own functions would make them."""
+    generators = sys.modules.get("tensorflow.python.ops.stateful_random_ops")
+    generator = getattr(generators, "global_generator", None)
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if context is None or context.global_seed() is None:
+        return generator, None
+    return generator, getattr(context.context(), "_rng", None)
 
 
 def _bytes(torch: Any, text: str) -> Any:
