@@ -1,8 +1,9 @@
 """Several ranks on one node: `python -m hpcdl.trainer.ranks N -- command ...` starts the command N times.
 
 Each gets HPCDL_LOCAL_RANK (0 to N-1), HPCDL_LOCAL_RANKS, HPCDL_RANK, and its own equal part of the GPUs. N may be
-`gpu`: one rank for each GPU, and one where there is none. When one fails the others are ended, and the exit code is
-that of the first that failed. No rank outlives this process. Standard library only.
+`gpu`: one rank for each GPU, and one where there is none. With `--tf-config` after N each gets TF_CONFIG, too, for
+TensorFlow's MultiWorkerMirroredStrategy, over all nodes where their number is fixed. When one fails the others are
+ended, and the exit code is that of the first that failed. No rank outlives this process. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
-from hpcdl.trainer import session
+from hpcdl.trainer import session, tf_config
 from hpcdl.trainer.process_groups import LOCAL_STORE
 
-USAGE = "usage: python -m hpcdl.trainer.ranks N|gpu -- command ..."
+USAGE = "usage: python -m hpcdl.trainer.ranks N|gpu [--tf-config] -- command ..."
 RANKS_LIMIT = 1024
 KILL_S = 10.0  # from the SIGTERM that follows a failure
 POLL_S = 0.02
@@ -37,15 +38,20 @@ class Usage(ValueError):
     """The command line, or what it asks for, makes no sense here; the message says why."""
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[str]]:
-    """How many ranks, and the command. Raises Usage."""
-    if len(argv) < 3 or argv[1] != "--":
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bool, list[str]]:
+    """How many ranks, whether they get TF_CONFIG, and the command. Raises Usage."""
+    end = argv.index("--") if "--" in argv else 0
+    command = list(argv[end + 1 :])
+    with_config = list(argv[1:end]) == ["--tf-config"]
+    if not command or end != 1 + with_config:
         raise Usage(USAGE)
     if argv[0] == "gpu":
-        return max(1, len(listed(environ, "HPCDL_GPUS") or listed(environ, "CUDA_VISIBLE_DEVICES"))), list(argv[2:])
-    if not argv[0].isdigit() or not 1 <= int(argv[0]) <= RANKS_LIMIT:
+        ranks = max(1, len(listed(environ, "HPCDL_GPUS") or listed(environ, "CUDA_VISIBLE_DEVICES")))
+    elif argv[0].isdigit() and 1 <= int(argv[0]) <= RANKS_LIMIT:
+        ranks = int(argv[0])
+    else:
         raise Usage(f"{argv[0]!r} ranks: say a number from 1 to {RANKS_LIMIT}, or gpu")
-    return int(argv[0]), list(argv[2:])
+    return ranks, with_config, command
 
 
 def listed(environ: Mapping[str, str], name: str) -> list[str]:
@@ -70,6 +76,16 @@ def environment(environ: Mapping[str, str], local_rank: int, ranks: int, store: 
         if name == "HPCDL_GPUS":
             mine["HPCDL_GPU_COUNT"] = str(part)
     return mine
+
+
+def with_tf_config(environments: Sequence[dict[str, str]], addresses: Sequence[str], first: int) -> None:
+    """Gives the ranks of this node TF_CONFIG, and their number among those of all nodes; `first`: of the first one."""
+    for rank, mine in enumerate(environments, first):
+        mine["TF_CONFIG"] = tf_config.config(addresses, rank)
+        mine["HPCDL_RANK"] = str(rank)
+        if "RANK" in mine:  # of the node, where nothing had started ranks yet
+            mine.update(RANK=str(rank), WORLD_SIZE=str(len(addresses)))
+            mine.update(LOCAL_RANK=mine["HPCDL_LOCAL_RANK"], LOCAL_WORLD_SIZE=str(len(environments)))
 
 
 class RankProcesses:
@@ -134,15 +150,21 @@ def _tied(parent: int, mask: Iterable[signal.Signals | int]) -> Callable[[], Non
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
     try:
-        ranks, command = parse(argv, os.environ)
+        ranks, with_config, command = parse(argv, os.environ)
         folder = tempfile.mkdtemp(prefix="hpcdl-ranks-")
         try:
-            return _run(command, [environment(os.environ, each, ranks, f"{folder}/store") for each in range(ranks)])
+            environments = [environment(os.environ, each, ranks, f"{folder}/store") for each in range(ranks)]
+            if with_config:
+                with_tf_config(environments, *tf_config.workers(os.environ, ranks))
+            return _run(command, environments)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except Usage as error:
         sys.stderr.write(f"ranks: {error}\n")
         return os.EX_USAGE
+    except tf_config.NoMeeting as error:
+        sys.stderr.write(f"ranks: {error}\n")
+        return os.EX_TEMPFAIL
 
 
 def _run(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:

@@ -1,9 +1,9 @@
 """TensorFlow loops: a `tf.train.Checkpoint` in a checkpoint folder, and workers that agree on the step to suspend at.
 
-TensorFlow is imported at the first use, so that a script can attach first. Beside what the `tf.train.Checkpoint` holds,
-the random states of all workers are saved, the seeds of Keras' layers, and what the replicas of a variable differ in
-(the moving averages of a BatchNormalization): TensorFlow itself saves no such seed, and one value for all replicas. Under MultiWorkerMirroredStrategy every worker
-calls `save`, because saving may use collectives; only the chief's checkpoint counts.
+TensorFlow is imported at the first use, so that a script can attach first. Saved beside the `tf.train.Checkpoint` are
+the random states of all workers, the seeds of Keras' layers, of which TensorFlow itself saves none, and what the
+replicas of a variable differ in (the moving averages of a BatchNormalization), where it saves one value for all. Under
+MultiWorkerMirroredStrategy every worker calls `save`, which uses collectives; only the chief's checkpoint counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def batches(dataset: Any) -> Any:
     """
     import tensorflow as tf
 
-    class Batches(tf.train.experimental.PythonState):  # type: ignore[misc]
+    class Batches(tf.train.experimental.PythonState):
         """See `batches`."""
 
         def __init__(self) -> None:

@@ -43,6 +43,11 @@ class Trained:
         assert self.cluster.job(job)["state"] == "FAILED", self.log(job)
         return self.log(job)
 
+    @property
+    def newest(self) -> Path:
+        """The folder of the newest run."""
+        return self.folder / str(self._runs)
+
     def _folder(self) -> Path:
         self._runs += 1
         here = self.folder / str(self._runs)

@@ -51,6 +51,8 @@ def test_each_has_its_part() -> None:
         ([], 64, "usage"),
         (["2", "true"], 64, "usage"),
         (["2", "--"], 64, "usage"),
+        (["--", "true"], 64, "usage"),
+        (["2", "--tf", "--", "true"], 64, "usage"),
         (["0", "--", "true"], 64, "from 1 to"),
         (["x", "--", "true"], 64, "or gpu"),
         (["3", "--", "true"], 64, "cannot be shared out equally among 3 ranks"),
@@ -102,8 +104,9 @@ def alive(pid: int) -> bool:
 
 
 def test_a_rank_for_each_gpu() -> None:
-    assert ranks.parse(["gpu", "--", "x"], {"CUDA_VISIBLE_DEVICES": "0,1"}) == (2, ["x"])
-    assert ranks.parse(["gpu", "--", "x"], {}) == (1, ["x"])
+    assert ranks.parse(["gpu", "--", "x"], {"CUDA_VISIBLE_DEVICES": "0,1"}) == (2, False, ["x"])
+    assert ranks.parse(["gpu", "--", "x"], {}) == (1, False, ["x"])
+    assert ranks.parse(["3", "--tf-config", "--", "x", "--"], {}) == (3, True, ["x", "--"])
 
 
 STATES = """
