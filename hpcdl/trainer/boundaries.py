@@ -1,0 +1,98 @@
+"""The ends of steps of a training whose loop is a framework's: progress, periodic checkpoints, the suspend.
+
+`loop.steps` is for loops of one's own; Hugging Face, Lightning, accelerate and DeepSpeed come here. Every rank comes to
+the same boundaries in the same order, and all of them write into one checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.session import attach, log
+
+PLACE = "place"
+
+
+class Boundaries:
+    """Of one training. Steps count those that are done."""
+
+    def __init__(self, every: int | None) -> None:
+        """`every`: optimizer steps between two checkpoints; None: only on a suspend. Raises ValueError."""
+        if every is not None and every < 1:
+            raise ValueError(f"every {every} must be 1 or more")
+        self.session = attach()
+        self._every = every
+        self._saved: int | None = None
+        self.ranks: RankAgreement | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do: hpcdl is around, or a checkpoint folder is known."""
+        return self.session.inside or self.session.checkpoint_dir is not None
+
+    def resume(self) -> Checkpoint | None:
+        """The checkpoint to go on from. Each rank looks for itself, for some frameworks want it before the ranks can
+        talk; `begin` compares."""
+        found = self.session.resume()
+        self._saved = None if found is None else found.step
+        return found
+
+    def begin(self, ranks: RankAgreement, step: int) -> None:
+        """The training begins with `step` steps done. Raises RuntimeError where the ranks begin at several."""
+        self.ranks = ranks
+        begun = sorted({int(each) for each in ranks.gather(str(step))})
+        if len(begun) > 1:
+            raise RuntimeError(
+                f"the ranks would go on from several steps ({', '.join(map(str, begun))}): "
+                "the checkpoint folder must be one that all nodes share"
+            )
+        self.session.ready(step)
+
+    def at(self, step: int, total: int | None, save: Callable[[Path], object], metric: float | None = None) -> None:
+        """The end of a step: reports it, and where it is due calls `save(folder)` on every rank, each of which writes
+        files of its own into the one folder. Does not return from a suspend."""
+        assert self.ranks is not None
+        self.session.progress(step, total, metric=metric)
+        if self.ranks.agree(self.session.should_suspend()):
+            if self._saved != step:
+                self._save(step, save)
+            self.ranks.barrier()
+            self.session.exit_suspended()
+        if self._every is None or step // self._every == (self._saved or 0) // self._every:
+            return
+        try:
+            self._save(step, save)
+        except OSError as error:
+            log.warning("the checkpoint of step %d failed, training goes on: %s", step, error)
+
+    def _save(self, step: int, save: Callable[[Path], object]) -> None:
+        if self.session.checkpoint_dir is None:
+            return
+        with self.session.checkpoint(step, self.ranks) as folder:
+            save(folder)
+        self._saved = step
+
+    def done(self, step: int) -> None:
+        """The training is complete."""
+        self.session.done(step)
+
+
+def write_place(folder: Path, place: dict[str, Any]) -> None:
+    """This rank's random states and place in the data, plain values, for `read_place`."""
+    (folder / f"{PLACE}-{attach().rank}.json").write_text(json.dumps(place))
+
+
+def read_place(folder: Path) -> dict[str, Any] | None:
+    """What this rank has written; None, and a warning, where the training had fewer ranks than now."""
+    rank = attach().rank
+    path = folder / f"{PLACE}-{rank}.json"
+    if not path.exists():
+        log.warning("%s was saved by fewer ranks: rank %d goes on as the framework does by itself", folder.name, rank)
+        return None
+    place: dict[str, Any] = json.loads(path.read_text())
+    return place

@@ -1,0 +1,153 @@
+"""Hugging Face's `Trainer`, suspended at the end of an optimizer step and resumed bit for bit.
+
+The checkpoint holds Hugging Face's own files. Beside them is what its resume leaves out: the random states at the start
+of the epoch and before the batch that is read ahead, and the loss since it was last logged. transformers is imported
+when the callback is made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcdl.trainer import rng
+from hpcdl.trainer.batches import Batches
+from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
+
+# What the trainer of transformers 5 keeps of the losses; in 4 they are variables of its loop, and what it logs is off.
+LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
+
+
+def train(trainer: Any, *args: Any, every: int | None = None, replay: bool = True, **options: Any) -> Any:
+    """`trainer.train(*args, **options)`, and what it returns: suspended when that is asked for, resumed where it was.
+
+    `every`: optimizer steps between two checkpoints of hpcdl, beside the script's own and those on a suspend.
+    `replay`: in the middle of an epoch, the data loader's worker processes load again what is done of it, for what they
+    draw at random; False passes over that, for workers that draw nothing. Without hpcdl it is `trainer.train`, no more.
+    """
+    callback = suspendable(trainer, every=every, replay=replay)
+    if callback.checkpoint is not None:
+        options["resume_from_checkpoint"], args = callback.checkpoint, ()
+    return trainer.train(*args, **options)
+
+
+def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) -> Any:
+    """The callback, which adds itself to the trainer, for a script that keeps its own call:
+
+    resume = suspendable(trainer, every=500)
+    trainer.train(resume_from_checkpoint=resume.checkpoint)
+    """
+    from transformers import TrainerCallback
+
+    class Suspendable(TrainerCallback):
+        """See `suspendable`. `checkpoint`: where to go on from, of Hugging Face's format; None to begin."""
+
+        def __init__(self) -> None:
+            self._boundaries = Boundaries(every)
+            found = self._boundaries.resume()
+            self.checkpoint = None if found is None else str(found.path / f"checkpoint-{found.step}")
+            self._place = None if found is None else read_place(found.path)
+            self._batches: Batches | None = None
+            self._metric: float | None = None
+            self._step = 0
+            self._end = False  # the last call was at the end of an epoch
+            if self._boundaries.active:
+                self._take_hold()
+
+        def _take_hold(self) -> None:
+            # The callbacks at the end of a step come before its log, evaluation and save; this method comes after.
+            self._log_save_evaluate = trainer._maybe_log_save_evaluate
+            self._make_loader = trainer.get_train_dataloader
+            trainer._maybe_log_save_evaluate = self._end_step
+            trainer.get_train_dataloader = self._loader
+            trainer.add_callback(self)
+            if self._place is not None:
+                trainer._load_rng_state = self._load_rng_state
+                trainer.args.restore_callback_states_from_checkpoint = True
+                trainer.args.eval_on_start = False  # that is done
+
+        def _loader(self) -> Any:
+            self._batches, loader = Batches.within(self._make_loader(), replay)
+            return loader
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            from hpcdl.trainer.torch import Ranks
+
+            self._step = state.global_step
+            if self._place is not None:
+                if hasattr(trainer, "_tr_loss"):
+                    trainer._tr_loss += self._place["loss"]
+                    for name, value in self._place["losses"].items():
+                        setattr(trainer, name, value)
+                rng.restore(self._place["random"])
+                self._skip_first_batches, _module().skip_first_batches = _module().skip_first_batches, _no_skip
+                if self._batches is not None and not self._place["end"] and not args.ignore_data_skip:
+                    self._batches.go_on(self._place)
+                self._place = None
+            self._boundaries.begin(Ranks(), state.global_step)
+
+        def _load_rng_state(self, checkpoint: str) -> None:
+            # Hugging Face comes here once it has skipped what is done.
+            _module().skip_first_batches = self._skip_first_batches
+            if self._batches is not None:
+                self._batches.give_up()  # where rank 0 reads the data of all, the others have not read any
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+            best = args.metric_for_best_model
+            name = "loss" if not best else best if best.startswith("eval_") else f"eval_{best}"
+            if isinstance(value := (logs or {}).get(name), (int, float)):
+                self._metric = float(value)
+
+        def _end_step(self, *args: Any, **options: Any) -> None:
+            """Hugging Face comes here at the end of each optimizer step, and once more at that of each epoch."""
+            self._log_save_evaluate(*args, **options)
+            state, stepped = trainer.state, trainer.state.global_step > self._step
+            self._step = state.global_step
+            last = float(state.epoch).is_integer() or (self._batches is not None and self._batches.ended)
+            if (stepped and last) or trainer.control.should_training_stop:
+                self._boundaries.session.progress(state.global_step, state.max_steps)
+                return
+            self._end = not stepped
+            self._boundaries.at(state.global_step, state.max_steps, self._save, self._metric)
+            self._metric = None
+
+        def _save(self, folder: Path) -> None:
+            place: dict[str, Any] = {"random": rng.capture(), "end": self._end}
+            if self._batches is not None:
+                place |= self._batches.place()
+            if hasattr(trainer, "_tr_loss"):
+                place |= {"loss": float(trainer._tr_loss), "losses": {name: getattr(trainer, name) for name in LOSSES}}
+            # As if the script had chosen to save here: nothing of its own folder, of the hub or of its rotation.
+            args = {"output_dir": str(folder), "push_to_hub": False, "save_only_model": False, "save_strategy": "no"}
+            with _changed(trainer.args, **args), _changed(trainer, _save_rng_state=lambda folder: None):
+                trainer._save_checkpoint(trainer.model, None)
+            write_place(folder, place)  # last: the ranks meet in what comes before, and a full disk must not part them
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            self._boundaries.done(state.global_step)
+
+    return Suspendable()
+
+
+@contextmanager
+def _changed(of: Any, **attributes: Any) -> Iterator[None]:
+    before = {name: getattr(of, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(of, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(of, name, value)
+
+
+def _module() -> Any:
+    return sys.modules["transformers.trainer"]
+
+
+def _no_skip(loader: Any, batches: int = 0) -> Any:
+    """For the function by which the trainer makes a loader without the batches that are done: here its own has none."""
+    return loader

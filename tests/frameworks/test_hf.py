@@ -1,0 +1,31 @@
+"""Hugging Face's Trainer: what was suspended and resumed ends as what nothing happened to: weights, losses, callbacks."""
+
+import json
+
+import pytest
+
+from tests.frameworks.trained import HERE, Trained
+
+SCRIPT = str(HERE / "hf_fit.py")
+RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
+
+
+@pytest.mark.parametrize(
+    "argv,stops,env",
+    [
+        ([SCRIPT], (3, 8, 13), {}),  # 8 steps an epoch
+        ([SCRIPT], (13,), {"HF_DATA": "workers"}),
+        ([SCRIPT], (5,), {"HF_DATA": "stream", "HF_CALLBACK": "1", "HF_EVERY": "4"}),
+        (RANKS, (6,), {}),  # 4 steps an epoch
+    ],
+    ids=["plain", "workers", "stream", "ranks"],
+)
+def test_bit_for_bit(trained: Trained, argv: tuple[str, ...], stops: tuple[int, ...], env: dict[str, str]) -> None:
+    whole, _ = trained.run(argv, **env)
+    parts, began = trained.run(argv, stops, **env)
+    assert began == [0, *stops]
+    assert json.loads(parts) == json.loads(whole)
+    answer = json.loads(whole)
+    assert answer["steps"] == 12 if argv is RANKS else 24
+    assert len(answer["losses"]) >= 4
+    assert answer["kept"], "what the script saves by itself is there"
