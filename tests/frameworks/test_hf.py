@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: what was suspended and resumed ends as what nothing happened to: weights, losses, callbacks."""
+"""Hugging Face's Trainer ends with the weights, losses and callbacks of a run that nothing happened to."""
 
 import json
 
@@ -21,7 +21,7 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
     ids=["plain", "workers", "stream", "ranks"],
 )
 def test_bit_for_bit(trained: Trained, argv: tuple[str, ...], stops: tuple[int, ...], env: dict[str, str]) -> None:
-    whole, _ = trained.run(argv, **env)
+    whole, _ = trained.run(argv, (), **env)
     parts, began = trained.run(argv, stops, **env)
     assert began == [0, *stops]
     assert json.loads(parts) == json.loads(whole)
