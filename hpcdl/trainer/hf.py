@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import rng
-from hpcdl.trainer.batches import Batches
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
+from hpcdl.trainer.resumable_loader import ResumableLoader
 
 # What the trainer of transformers 5 keeps of the losses; in 4 they are variables of its loop, and what it logs is off.
 LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
@@ -50,7 +50,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             found = self._boundaries.resume()
             self.checkpoint = None if found is None else str(found.path / f"checkpoint-{found.step}")
             self._place = None if found is None else read_place(found.path)
-            self._batches: Batches | None = None
+            self._batches: ResumableLoader | None = None
             self._metric: float | None = None
             self._step = 0
             self._end = False  # the last call was at the end of an epoch
@@ -70,7 +70,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
                 trainer.args.eval_on_start = False  # that is done
 
         def _loader(self) -> Any:
-            self._batches, loader = Batches.within(self._make_loader(), replay)
+            self._batches, loader = ResumableLoader.within(self._make_loader(), replay)
             return loader
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from hpcdl.trainer import rng
 
 
-class Batches:
+class ResumableLoader:
     """PyTorch's `DataLoader`, within accelerate's or alone, that can go on where another process was in the epoch."""
 
     def __init__(self, loader: Any, replay: bool) -> None:
@@ -30,7 +30,7 @@ class Batches:
         self._before: dict[str, Any] | None = None
 
     @classmethod
-    def within(cls, loader: Any, replay: bool) -> tuple[Batches, Any]:
+    def within(cls, loader: Any, replay: bool) -> tuple[ResumableLoader, Any]:
         """One that reads for the loader, and what is to be iterated from now on."""
         batches = cls(loader, replay)
         if not batches._ahead:
