@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpcdl.agent import processors
 from hpcdl.agent.emulation import Load, shown
 from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSource, GpuState
 from hpcdl.agent.gpu.visible import cuda_visible_devices, visible
@@ -106,6 +107,13 @@ class Gpus:
                 raise ValueError(f"{self._node} has no GPU {uuid} any more")
             gpus.append(self._gpus[uuid])
         return cuda_visible_devices(gpus)
+
+    def processors(self, uuids: Sequence[str], wanted: int | None) -> tuple[int, ...]:
+        """Those that a job with these GPUs is bound to, () for none. `wanted`: how many, None: the GPUs' part."""
+        if wanted is None and self.emulated:
+            return ()  # several emulated nodes may share one machine, and know nothing of each other
+        near = {uuid: gpu.cpus for uuid, gpu in self._gpus.items()}
+        return processors.choose(uuids, near, processors.usable(), near.keys() - self._holders.keys(), wanted)
 
     def claim(self, key: Key, uuids: Sequence[str], indices: Sequence[int] = ()) -> str | None:
         """Notes that the incarnation holds these GPUs; returns why it may not, else None.
@@ -268,7 +276,9 @@ class Gpus:
         found = []
         for index, uuid in sorted(self._announced.items()):
             gpu, (state, detail) = self._gpus[uuid], self._states.get(uuid, (OK, ""))
-            found.append(GpuInfo(index, uuid, gpu.name, gpu.memory_mib, state, detail))
+            far = dict(gpu.distances)
+            distances = tuple((at, far[other]) for at, other in sorted(self._announced.items()) if other in far)
+            found.append(GpuInfo(index, uuid, gpu.name, gpu.memory_mib, state, detail, distances))
             if waiting:  # what is reported after this inventory may be older than it: how things are has the last word
                 self._reports.report(GpuChanged(self._node, index, state, detail))
         return tuple(found)

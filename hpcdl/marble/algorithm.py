@@ -8,6 +8,7 @@ from dataclasses import replace
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, Plan, Targets, View
 from hpcdl.core.model.world import JobState
+from hpcdl.placement.connections import closest
 from hpcdl.placement.pool import Pool, best_on, impossible, lean_pool_of, most_free, move_reason, role_reason, waiting
 
 
@@ -85,10 +86,11 @@ def _larger(pool: Pool, held: Placement, best: int) -> Placement | None:
     shares = []
     for share in held.shares:
         usable = [gpu for gpu in share.gpus if gpu in pool.nodes[share.node].gpus]
-        gpus = (usable + pool.free[share.node])[:best]
-        if len(gpus) < best:
+        free, distances = pool.free[share.node], pool.distances(share.node)
+        if len(usable) + len(free) < best:
             return None
-        shares.append(Share(share.node, tuple(sorted(gpus))))
+        kept = closest(usable, min(best, len(usable)), distances)
+        shares.append(Share(share.node, closest(free, best - len(kept), distances, kept)))
     return Placement(tuple(shares), Role.PRIMARY)
 
 

@@ -11,6 +11,7 @@ from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Standing, Targets, View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.model.world import Target
+from hpcdl.placement.connections import Distances, closest
 
 
 @dataclass(slots=True)
@@ -40,8 +41,14 @@ class Pool:
         self.placements[job.id], self.reasons[job.id] = None, reason
 
     def lowest(self, names: Iterable[str], number: int, role: Role) -> Placement:
-        """The `number` free GPUs with the lowest indices on each of these nodes."""
-        return Placement(tuple(Share(name, tuple(self.free[name][:number])) for name in sorted(names)), role)
+        """So many of the free GPUs of each of these nodes: the best connected, else those with the lowest indices."""
+        shares = (Share(name, closest(self.free[name], number, self.distances(name))) for name in sorted(names))
+        return Placement(tuple(shares), role)
+
+    def distances(self, name: str) -> Distances:
+        """How far the GPUs of that node are from each other; () where that is not known."""
+        node = self.nodes.get(name)
+        return () if node is None else node.distances
 
     def queue(self) -> Sequence[JobView]:
         """Jobs that nothing was said about yet, and that do not just keep what they hold, in FIFO order."""

@@ -3,11 +3,12 @@
 `realise` lays out all jobs at once, for `adaptive`; `packed` places one job, for policies that go by an order.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, View
+from hpcdl.placement.connections import Distances, closest
 from hpcdl.placement.pool import Pool
 
 
@@ -25,13 +26,14 @@ class Layout:
     """Who gets which GPUs.
 
     `free`: by node, what nobody gets, ascending; `held`: what jobs hold now that will leave it. `barred`: nodes where
-    no job may start.
+    no job may start. `distances`: of the GPUs of nodes where they are known.
     """
 
     placements: dict[int, Placement] = field(default_factory=dict)
     free: dict[str, list[int]] = field(default_factory=dict)
     held: dict[str, set[int]] = field(default_factory=dict)
     barred: set[str] = field(default_factory=set)
+    distances: Mapping[str, Distances] = field(default_factory=dict)
 
     def take(self, job: JobView, names: Iterable[str], gpus: int) -> Placement:
         """Gives the job so many of the free GPUs of each of these nodes, those that nobody holds first."""
@@ -39,8 +41,10 @@ class Layout:
         shares = []
         for name in sorted(names):
             held, mine = self.held.get(name, set()), own.get(name, set())
-            best = sorted(self.free[name], key=lambda gpu: (gpu not in mine, gpu in held, gpu))[:gpus]
-            shares.append(Share(name, tuple(sorted(best))))
+            best: tuple[int, ...] = ()
+            for some in _classes(self.free[name], mine, held):
+                best = closest(some, min(len(some), gpus - len(best)), self.distances.get(name, ()), best)
+            shares.append(Share(name, best))
         return self.give(job, Placement(tuple(shares), Role.PRIMARY))
 
     def give(self, job: JobView, placement: Placement) -> Placement:
@@ -79,6 +83,13 @@ class Layout:
         return True
 
 
+def _classes(free: Sequence[int], mine: Collection[int], held: Collection[int]) -> Iterable[list[int]]:
+    """Those that the job has, those that nobody holds, those that others are to leave."""
+    yield [gpu for gpu in free if gpu in mine]
+    yield [gpu for gpu in free if gpu not in mine and gpu not in held]
+    yield [gpu for gpu in free if gpu not in mine and gpu in held]
+
+
 def realise(
     view: View,
     wanted: Mapping[int, Shape],
@@ -109,7 +120,10 @@ def realise(
         elif all(len(share.gpus) == shape.gpus for share in now.shares):
             layout.give(job, now)
         elif all(len(share.gpus) > shape.gpus for share in now.shares):
-            fewer = tuple(Share(share.node, share.gpus[: shape.gpus]) for share in now.shares)
+            fewer = tuple(
+                Share(share.node, closest(share.gpus, shape.gpus, layout.distances.get(share.node, ())))
+                for share in now.shares
+            )
             layout.give(job, Placement(fewer, Role.PRIMARY))
         else:
             layout.give(job, now)
@@ -179,7 +193,8 @@ def _empty(view: View, kept: Mapping[int, Placement]) -> Layout:
                 into.setdefault(share.node, set()).update(share.gpus)
     none: set[int] = set()
     free = {node.name: [gpu for gpu in node.gpus if gpu not in gone.get(node.name, none)] for node in view.nodes}
-    return Layout(dict(kept), free, held)
+    distances = {node.name: node.distances for node in view.nodes if node.distances}
+    return Layout(dict(kept), free, held, distances=distances)
 
 
 def _grow(

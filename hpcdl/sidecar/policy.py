@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.placement.connections import closest
 from hpcdl.placement.pool import impossible, most_free, waiting
 from hpcdl.sidecar import predict
 from hpcdl.sidecar.predict import MakespanForecast, PoolForecast, RunningJob, outlook_of
@@ -220,7 +221,7 @@ def _apply(outlook: PoolForecast, job: JobView, scheme: Scheme, wake: list[float
         )
         pool.give(
             job,
-            Placement((Share(node, tuple(freed[: scheme.gpus])),), Role.PRIMARY),
+            Placement((Share(node, closest(freed, scheme.gpus, pool.distances(node))),), Role.PRIMARY),
             f"is initialised ahead, {seconds_text(left_s)} to go; then gets {count(scheme.gpus, 'GPU')} of {node}, "
             f"{scheme.removed} of them from job {giver.job.id}",
         )

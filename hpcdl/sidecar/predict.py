@@ -16,6 +16,7 @@ from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState
+from hpcdl.placement.connections import closest
 from hpcdl.placement.pool import Pool, pool_of
 
 MARGIN_S = 1.0
@@ -170,13 +171,16 @@ class PoolForecast:
         return () if found is None else found.gpus
 
     def fewer(self, held: RunningJob, gpus: int) -> Placement:
-        """Its placement with fewer GPUs: the lowest `gpus` of those that it has."""
-        return Placement((Share(held.node, held.placement.shares[0].gpus[:gpus]),), Role.PRIMARY)
+        """Its placement with fewer GPUs: the best connected of those that it has, else the lowest."""
+        kept = closest(held.placement.shares[0].gpus, gpus, self.pool.distances(held.node))
+        return Placement((Share(held.node, kept),), Role.PRIMARY)
 
     def other(self, held: RunningJob, node: str, gpus: int) -> Placement:
         """A placement of `gpus` GPUs on `node`: on its own node those that it has and the lowest free ones."""
         own = held.placement.shares[0].gpus if node == held.node else ()
-        return Placement((Share(node, tuple(sorted((*own, *self.pool.free[node])[:gpus]))),), Role.PRIMARY)
+        distances = self.pool.distances(node)
+        kept = closest(own, min(gpus, len(own)), distances)
+        return Placement((Share(node, closest(self.pool.free[node], gpus - len(kept), distances, kept)),), Role.PRIMARY)
 
 
 def _restart_s(job: JobView, now: float, placement: Placement) -> float:

@@ -15,6 +15,10 @@ GpuState = Literal["ok", "lost", "unknown"]
 MIG_INDEX_STEP = 100
 
 
+NVLINK, ONE_BOARD, ONE_SWITCH, SWITCHES, ONE_HOST_BRIDGE, ONE_NUMA_NODE, ACROSS = range(1, 8)
+"""How far one GPU is from another: over NVLink, on one board, below one PCIe switch, below several, and so on."""
+
+
 class GpuSourceError(Exception):
     """This source cannot be used on this machine; the message says why."""
 
@@ -28,6 +32,8 @@ class Gpu:
     uuid: str
     name: str
     memory_mib: int
+    cpus: tuple[int, ...] = ()  # the processors of its NUMA node, ascending; (): not known
+    distances: tuple[tuple[str, int], ...] = ()  # (UUID, how far) of each other GPU of the node; (): not known
 
     def __post_init__(self) -> None:
         if not self.uuid or self.index < 0 or self.memory_mib < 0:

@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hpcdl.agent.gpu.device import MIG_INDEX_STEP, Gpu, GpuSample, GpuSourceError, GpuState
+from hpcdl.agent.gpu.device import (
+    ACROSS,
+    MIG_INDEX_STEP,
+    NVLINK,
+    ONE_BOARD,
+    ONE_HOST_BRIDGE,
+    ONE_NUMA_NODE,
+    ONE_SWITCH,
+    SWITCHES,
+    Gpu,
+    GpuSample,
+    GpuSourceError,
+    GpuState,
+)
 from hpcdl.core.model.health import Health
 
 T = TypeVar("T")
@@ -66,6 +79,7 @@ class NvmlSource:
         self._broken: set[str] = set()
         self._unnamed: dict[int, str] = {}
         self._events: XidEvents | None = None
+        self._placed: frozenset[str] = frozenset()  # the GPUs for which it was asked where they are
         try:
             self._start()
             self._look()
@@ -148,10 +162,32 @@ class NvmlSource:
                     self._remember(uuid, number, device)
             except _Fault as fault:
                 look.faults[index] = fault
+        if self._placed != look.handles.keys():
+            self._placed = frozenset(look.handles)
+            self._locate(look.handles)
         named = set(self._at.values())
         self._unnamed = {index: str(fault) for index, fault in look.faults.items() if index not in named}
         look.xids = self._xids(look.whole)
         return look
+
+    def _locate(self, handles: Mapping[str, Any]) -> None:
+        """Where the GPUs are: their processors, and how far they are from each other. A driver that does not say it of
+        one says nothing of it: that keeps nobody from training there."""
+
+        def ask(function: str, *arguments: Any) -> Any:
+            try:
+                return self._call(function, *arguments)
+            except _Fault:
+                return None
+
+        for uuid, device in handles.items():
+            words = ask("nvmlDeviceGetCpuAffinity", device, CPU_WORDS) or ()
+            cpus = tuple(64 * at + bit for at, word in enumerate(words) for bit in range(64) if int(word) >> bit & 1)
+            found = [(other, _distance(ask, device, there)) for other, there in handles.items() if other != uuid]
+            known = tuple((other, far) for other, far in found if far is not None)
+            self._known[uuid] = replace(
+                self._known[uuid], cpus=cpus, distances=known if len(known) == len(found) else ()
+            )
 
     def _xids(self, whole: dict[int, Any]) -> dict[int, tuple[int, ...]]:
         """The Xid errors since the last look; from the first one on, and anew for a GPU that was not there before."""
@@ -246,6 +282,28 @@ class NvmlSource:
         mps = ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or []
         graphics = ask("nvmlDeviceGetGraphicsRunningProcesses_v3") or []
         return tuple(sorted({int(process.pid) for process in [*compute, *mps, *graphics]}))
+
+
+CPU_WORDS = 64  # of 64 processors each
+
+P2P_NVLINK, P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK
+
+LEVELS = {
+    0: ONE_BOARD,
+    10: ONE_SWITCH,
+    20: SWITCHES,
+    30: ONE_HOST_BRIDGE,
+    40: ONE_NUMA_NODE,
+    50: ACROSS,
+}
+"""By nvmlGpuTopologyLevel_t."""
+
+
+def _distance(ask: Callable[..., Any], one: Any, other: Any) -> int | None:
+    """How far two GPUs are from each other; None where the driver does not say."""
+    if ask("nvmlDeviceGetP2PStatus", one, other, P2P_NVLINK) == P2P_OK:
+        return NVLINK
+    return LEVELS.get(ask("nvmlDeviceGetTopologyCommonAncestor", one, other))
 
 
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC

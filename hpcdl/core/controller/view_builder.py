@@ -21,6 +21,7 @@ from hpcdl.core.model.profile import Observations, Profile, Timing
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, gpu_kind
 from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, lifts_hold
+from hpcdl.core.rules import time_limits
 from hpcdl.core.rules.exemption import STARTS, Exemption, exemption
 
 
@@ -294,6 +295,8 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     """
     if job.cancelling or job.verdict is not None:
         return "it is being cancelled" if job.cancelling else "its last processes are ending"
+    if job.out_of_time:
+        return time_limits.over_text(job)
     if job.held:
         return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
     if world.stopping:
@@ -591,6 +594,7 @@ class StandingNodes:
             return known[1]
         names = {gpu.name for gpu in node.gpus}
         kind = gpu_kind(names.pop()) if len(names) == 1 else ""
-        view = NodeView(node.name, node.usable, kind, node.joined_at, node.until, node.place)
+        distances = tuple((gpu.index, *each) for gpu in node.gpus for each in gpu.distances)
+        view = NodeView(node.name, node.usable, kind, node.joined_at, node.until, node.place, distances)
         self._made[node.name] = (made_of, view)
         return view

@@ -129,6 +129,11 @@ class JobHeld(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimitReached(JobEvent):
+    """It has held GPUs for as long as its submit allowed: it is suspended, and FAILED once nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobReleased(JobEvent):
     """Its user lifted the hold."""
 

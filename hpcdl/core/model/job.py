@@ -33,6 +33,10 @@ PRIORITY = 1000
 LARGEST = 1 << 53
 """Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
 
+MOST_CPUS = 1 << 16
+LONGEST_S = 3650 * 86_400.0
+"""A time limit beyond this is none."""
+
 MOST_GPUS, MOST_RETRIES, MOST_STEPS = 1_024, 1_000_000, 10**12
 """What a submit may ask for: GPUs on a node, retries, steps. A ledger may hold jobs that asked for more."""
 
@@ -128,6 +132,9 @@ class JobSpec:
         None  # it resumes by itself: "" by its user's word, else a pattern of its checkpoints; None: no
     )
     trainer_library: bool = True  # agents put hpcdl.trainer on its PYTHONPATH
+    cpus: int | None = None  # processors on each node; None: those of its GPUs
+    memory_mib: int | None = None  # on each node, past which it is ended; None: no limit
+    time_s: float | None = None  # so long it may hold GPUs, all attempts together; None: without limit
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -155,6 +162,12 @@ class JobSpec:
             raise ValueError(f"retries and GPUs must be numbers from 0 to {LARGEST}")
         if not 0 < self.grace_s <= 86_400:
             raise ValueError(f"the grace period must be from 0 to 86400 seconds, got {self.grace_s}")
+        if self.cpus is not None and not 1 <= self.cpus <= MOST_CPUS:
+            raise ValueError(f"the processors must be from 1 to {MOST_CPUS}, got {self.cpus}")
+        if self.memory_mib is not None and not 1 <= self.memory_mib <= LARGEST:
+            raise ValueError(f"the memory must be 1 MiB or more, got {self.memory_mib}")
+        if self.time_s is not None and not 0 < self.time_s <= LONGEST_S:
+            raise ValueError(f"the time limit must be above 0, and at most {LONGEST_S:g} seconds, got {self.time_s}")
         if self.rescale not in RESCALES:
             raise ValueError(f"rescale must be one of {', '.join(RESCALES)}, got {self.rescale!r}")
         if self.rescale != "restart" and self.gate:

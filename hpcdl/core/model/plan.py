@@ -29,6 +29,7 @@ class NodeView:
     since: float = 0.0  # when it came, the daemon's time
     until: float | None = None  # when it goes (a reservation, the end of an allocation); None: not known
     place: tuple[str, ...] = ()  # in the network, the outermost switch first; (): not known
+    distances: tuple[tuple[int, int, int], ...] = ()  # (index, other index, how far: 1 is NVLink); (): not known
 
 
 class Standing(IntEnum):

@@ -3,6 +3,7 @@
 What people type is read here, and what they read is written here, in one form everywhere. Imports nothing of hpcdl.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -66,6 +67,24 @@ def parse_duration(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower():
         raise ValueError(f"{text!r} is not a duration like 90s, 45min, 2h or 1h30m")
     return sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
+
+
+_UNITS_KIB = {"k": 1, "m": 1 << 10, "": 1 << 10, "g": 1 << 20, "t": 1 << 30}
+
+
+def parse_memory_mib(text: str) -> int:
+    """`"500M"`, `"32G"`, `"1.5g"`, `"16GiB"`, or `"4096"`, which is MiB -> MiB, rounded up; ValueError where it is no
+    such text."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    mib = 0 if match is None else math.ceil(float(match[1]) * _UNITS_KIB[match[2]] / 1024)
+    if mib < 1:
+        raise ValueError(f"{text[:100]!r} is no size of memory: write 500M or 32G")
+    return mib
+
+
+def memory_text(mib: int) -> str:
+    """A size of memory for people: `500 MiB`, `32 GiB`, `1.5 GiB`."""
+    return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + " GiB"
 
 
 def fold_nodes(names: Iterable[str]) -> str:

@@ -141,6 +141,8 @@ class Job:
     beginning: int = 0  # which new beginning of its checkpoint folder it made, 0: none
     nonce: str = ""  # random, of its submit; "" of jobs of earlier versions
     annotations: tuple[tuple[str, str], ...] = ()  # its user's own (key, value), by key; nothing is decided by them
+    ran_s: float = 0.0  # of one with a time limit: seconds for which incarnations that are over held GPUs
+    out_of_time: bool = False  # it has reached its time limit
 
     @property
     def identity(self) -> str:
@@ -193,6 +195,7 @@ class GpuInfo:
     memory_mib: int = 0  # 0 where it is not known
     state: str = "ok"  # ok, lost (it fell off the bus) or dirty (a process that should not be there holds it)
     detail: str = ""  # why it is not ok, in words
+    distances: tuple[tuple[int, int], ...] = ()  # (index, how far: 1 is NVLink) of the node's other GPUs; (): not known
 
 
 @dataclass(frozen=True, slots=True)

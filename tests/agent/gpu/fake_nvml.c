@@ -5,6 +5,7 @@
  *       call=RC     every call on its handle returns RC       open=RC    no handle can be had: RC
  *       deny=F,F    these return NOT_SUPPORTED: util mem mw temp pids health
  *       ecc=N retired=0|1 remap=PENDING,FAILED reasons=BITS                     its health
+ *       cpus=WORD   the processors near it, as bits      links=1,2  GPUs joined to it by NVLink; others: level=NUMBER
  *       xids=79,48  the Xid errors so far; those that were added since the last look are told as events
  *   mig parent=I uuid=U name=N total=MIB used=MIB pids=...                      a MIG device of GPU I, whose MIG is on
  *   init rc=RC      what initialising returns
@@ -21,6 +22,8 @@ typedef struct device {
     char uuid[96], name[96], deny[96];
     unsigned total, used, util, mw, temp, pids[MOST_PIDS], npids;
     unsigned ecc, retired, remap[MOST_PIDS], reasons, xids[MOST_PIDS], nxids;
+    unsigned links[MOST_PIDS], nlinks, level;
+    unsigned long cpus;
     int call, open, parent; /* parent: -1 for a GPU */
 } device;
 
@@ -73,6 +76,9 @@ static void parse(char *line) {
         if ((v = value(word, "ecc"))) d->ecc = (unsigned)atoi(v);
         if ((v = value(word, "retired"))) d->retired = (unsigned)atoi(v);
         if ((v = value(word, "reasons"))) d->reasons = (unsigned)atoi(v);
+        if ((v = value(word, "cpus"))) d->cpus = strtoul(v, NULL, 16);
+        if ((v = value(word, "level"))) d->level = (unsigned)atoi(v);
+        if ((v = value(word, "links"))) d->nlinks = numbers(v, d->links);
         if ((v = value(word, "remap"))) numbers(v, d->remap);
         if ((v = value(word, "xids"))) d->nxids = numbers(v, d->xids);
         if ((v = value(word, "pids"))) d->npids = numbers(v, d->pids);
@@ -208,6 +214,25 @@ int nvmlDeviceGetRetiredPagesPendingStatus(device *d, unsigned *pending) { retur
 int nvmlDeviceGetCurrentClocksEventReasons(device *d, unsigned long long *bits) {
     return *bits = d->reasons, ask(d, "health");
 }
+int nvmlDeviceGetCpuAffinity(device *d, unsigned size, unsigned long *out) {
+    if (!d->cpus) return NOT_SUPPORTED;
+    memset(out, 0, size * sizeof *out);
+    out[0] = d->cpus;
+    return use(d);
+}
+
+int nvmlDeviceGetP2PStatus(device *d, device *other, int which, unsigned *status) {
+    *status = 5; /* not supported */
+    for (unsigned i = 0; i < d->nlinks; i++)
+        if (which == 2 && &all[d->links[i]] == other) *status = 0;
+    return use(d);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(device *d, device *other, unsigned *level) {
+    (void)other;
+    return d->level ? (*level = d->level, use(d)) : NOT_SUPPORTED;
+}
+
 int nvmlDeviceGetIndex(device *d, unsigned *index) {
     for (*index = 0; nth(-1, *index) && nth(-1, *index) != d;) ++*index;
     return ready();

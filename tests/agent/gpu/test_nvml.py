@@ -64,12 +64,25 @@ def states(phase: dict[str, Any]) -> list[str]:
     return [sample["state"] for sample in phase["samples"]]
 
 
+def test_where_gpus_are(library: Path, tmp_path: Path) -> None:
+    """0 and 2 are joined by NVLink, 1 is below another PCIe switch."""
+    zero, one = f"{GOOD_0} cpus=0f links=2 level=10", f"{GOOD_1} cpus=f0 level=10"
+    two = GOOD_1.replace(ONE, "GPU-2") + " links=0 level=10"
+    (phase,) = ask(library, tmp_path, f"{zero}\n{one}\n{two}")["phases"]
+    assert [gpu["cpus"] for gpu in phase["gpus"]] == [[0, 1, 2, 3], [4, 5, 6, 7], []]
+    assert [dict(gpu["distances"]) for gpu in phase["gpus"]] == [
+        {ONE: 3, "GPU-2": 1},
+        {ZERO: 3, "GPU-2": 3},
+        {ZERO: 1, ONE: 3},
+    ]
+
+
 def test_two_good_gpus(library: Path, tmp_path: Path) -> None:
     said = ask(library, tmp_path, f"{GOOD_0}\n{GOOD_1}")
     (phase,) = said["phases"]
     assert phase["gpus"] == [
-        {"index": 0, "uuid": ZERO, "name": "Tesla V100-SXM2-16GB", "memory_mib": 16160},
-        {"index": 1, "uuid": ONE, "name": "Tesla V100-SXM2-16GB", "memory_mib": 16160},
+        {"index": 0, "uuid": ZERO, "name": "Tesla V100-SXM2-16GB", "memory_mib": 16160, "cpus": [], "distances": []},
+        {"index": 1, "uuid": ONE, "name": "Tesla V100-SXM2-16GB", "memory_mib": 16160, "cpus": [], "distances": []},
     ]
     busy, free = phase["samples"]
     assert busy.pop("health")["ecc_uncorrected"] == 0
