@@ -12,6 +12,7 @@ from hpcdl.agent.orphans import Remains
 from hpcdl.agent.report_log import Key, boottime
 from hpcdl.agent.start_request import StartRefusal, gpu_environment, nodes_and_gpus, nodes_environment
 from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.resources import CPUS_VARIABLE
 from hpcdl.wire.messages import RequestMessage
 
 log = logging.getLogger("hpcdl.agent")
@@ -82,14 +83,17 @@ class Grant:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
-    def environment(self, nodes: Sequence[str]) -> dict[str, str]:
-        """The variables that name the trainer the GPUs that it has from now on. Raises StartRefusal."""
+    def environment(self, nodes: Sequence[str], cpus: int | None = None) -> dict[str, str]:
+        """The variables that name the trainer the GPUs that it has from now on, and the processors that come with them,
+        or `cpus` of them. Raises StartRefusal."""
         try:
             shown = self._site.gpus.shown(self.gpus)
         except ValueError as error:
             raise StartRefusal(str(error)) from None
         self._site.grants.granted(self._key, self.gpus)
-        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node)
+        bound = ",".join(map(str, self._site.gpus.processors(self.gpus, cpus)))
+        processors = {CPUS_VARIABLE: bound} if bound else {}
+        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node) | processors
 
     @property
     def shown(self) -> dict[str, str]:

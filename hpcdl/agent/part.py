@@ -334,13 +334,18 @@ class AgentPart:
                 log.exception("%s of %s failed", request.kind, self)
                 self._give_up(f"{request.kind} failed: {error}")
 
+    @property
+    def _cpus(self) -> int | None:
+        """How many processors its job asked for; None: as many as come with its GPUs, also where nothing is known."""
+        return None if self._order is None or self._order.spec is None else self._order.spec.cpus
+
     async def _open(self, message: RequestMessage) -> None:
         if self._opened or self.stage is Stage.EXITED or self.stage is Stage.FREED:
             return
         try:
             nodes = self._grant.take(message)
             await self._grant.hold()
-            self._ask("open", None, gpu_env=self._grant.environment(nodes))
+            self._ask("open", None, gpu_env=self._grant.environment(nodes, self._cpus))
         except StartRefusal as refusal:
             self._give_up(str(refusal))
 
@@ -440,7 +445,7 @@ class AgentPart:
             else:
                 nodes = self._grant.take(self._order)
                 await self._grant.hold()
-                gpu_env = self._grant.environment(nodes)
+                gpu_env = self._grant.environment(nodes, self._cpus)
             formed = None
             if self._rescales.kind == TORCHRUN:
                 formed = await self._membership()

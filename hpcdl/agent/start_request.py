@@ -91,7 +91,7 @@ def make_start(
         command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
     if THREADS_VARIABLE not in dict(spec.env):
         of = site.gpus.number or gpus
-        environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=of, ranks=processes)
+        environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=of, ranks=processes, cpus=spec.cpus)
     try:
         return Start(
             tag=f"{tag}:{order.identity}" if order.identity else tag,
@@ -120,6 +120,7 @@ def make_start(
             batch=bool(site.allocation),
             identity=order.identity,
             continue_from=spec.continue_from,
+            memory_mib=spec.memory_mib,
         )
     except BadStart as error:
         raise StartRefusal(str(error)) from None
@@ -195,13 +196,16 @@ _LAUNCHERS = re.compile(
 """What starts a process for each GPU: those share the number, and each takes it for its own."""
 
 
-def thread_variables(command: Sequence[str], cwd: str, *, gpus: int, of: int, ranks: int) -> Mapping[str, str]:
+def thread_variables(
+    command: Sequence[str], cwd: str, *, gpus: int, of: int, ranks: int, cpus: int | None = None
+) -> Mapping[str, str]:
     """OMP_NUM_THREADS: the node's processors by the job's share of the node's GPUs. Jobs that share a node would
     otherwise take all of its processors each. `gpus` of the node's `of` are the job's; `ranks`: processes that hpcdl
-    starts for it there."""
+    starts for it there. `cpus`: the processors that it asked for, None: its share."""
     if ranks == 1 and _launches(command, cwd):
         ranks = gpus
-    share = len(os.sched_getaffinity(0)) * min(gpus, of) // max(of, 1)
+    all_of_them = len(os.sched_getaffinity(0))
+    share = all_of_them * min(gpus, of) // max(of, 1) if cpus is None else min(cpus, all_of_them)
     number = str(max(1, share // max(ranks, 1)))
     return {THREADS_VARIABLE: number, OURS: number}
 

@@ -12,8 +12,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from hpcdl.agent.supervisor.resources import bind, enter
 from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
 
 PR_SET_PDEATHSIG = 1
@@ -52,12 +53,29 @@ def is_subreaper() -> bool:
     return bool(_prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0) == 0 and found.value)
 
 
-def launch(start: Start, environment: dict[str, str], output: int, umask: int) -> int:
+def launch(
+    start: Start,
+    environment: dict[str, str],
+    output: int,
+    umask: int,
+    cpus: Collection[int] = (),
+    cgroup: int | None = None,
+) -> int:
     """Start the command with stdout and stderr on the descriptor `output`; its pid. The caller reaps it.
 
-    Raises NotStarted.
+    `cpus`: the processors that it runs on, none: as we do. `cgroup`: an `entrance` that it goes through, and is closed.
+
+    Raises CommandNotStarted.
     """
     _look_for_command(start, environment)
+    die = dies_with(os.getpid())
+
+    def prepare() -> None:
+        die()
+        bind(cpus)
+        if cgroup is not None:
+            enter(cgroup)
+
     try:
         child = subprocess.Popen(
             start.argv,
@@ -68,10 +86,13 @@ def launch(start: Start, environment: dict[str, str], output: int, umask: int) -
             stderr=output,
             start_new_session=True,
             umask=umask,
-            preexec_fn=dies_with(os.getpid()),
+            preexec_fn=prepare,
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _not_started(start, error) from None
+    finally:
+        if cgroup is not None:
+            os.close(cgroup)
     # The loop reaps with waitpid(-1), so Popen must neither wait for the child nor warn that nobody did.
     child.returncode = 0
     return child.pid

@@ -73,6 +73,7 @@ class Start:
     batch: bool = False
     identity: str = ""  # the job's own, "" where it has none
     continue_from: str = ""  # as in a JobSpec
+    memory_mib: int | None = None  # that its processes may take together; None: no limit
 
     def __post_init__(self) -> None:
         if not self.tag or "\0" in self.tag:

@@ -12,10 +12,10 @@ import selectors
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, run_folder
+from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, resources, run_folder
 from hpcdl.agent.supervisor.claim import Foreign, Stale, write_claim
 from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
@@ -88,6 +88,7 @@ class Supervisor:
         self._retry_at = 0.0
         self._oom_kills = exit_cause.OomKillCounter(start.cgroup)
         self._oom_kills.watch(me)  # where the trainer begins
+        self._memory = resources.MemoryLimit(start.memory_mib, f"{start.job}.{start.incarnation}.{me}")
 
     # the loop
 
@@ -141,6 +142,8 @@ class Supervisor:
             if self._closing.emptied(now):
                 self._finish()
             return
+        if self._failure is None and (why := self._memory.exceeded(os.getpid(), now)):
+            self._give_up(Exit(FAILED, detail=why, oom=True))
         absent, limit = self._clients.absent_since, self._start.agent_absence_s
         # A batch system's comes to the agent too, which may have better to say: to leave a job that goes on elsewhere.
         if self._wakeup.terminate and not (self._start.batch and absent is None):
@@ -179,7 +182,9 @@ class Supervisor:
             return
         environment = self._start.environment(os.path.join(self._path, NAME))
         try:
-            pid = launch.launch(self._start, environment, self._output.write_end, self._umask)
+            cpus = resources.processors(None if self._start.gate else self._start.gpu_env)
+            ways = (self._output.write_end, self._umask, cpus, self._memory.entrance)
+            pid = launch.launch(self._start, environment, *ways)
         except launch.CommandNotStarted as error:
             self._failure = Exit(error.code, detail=str(error))
             self._finish()
@@ -217,6 +222,7 @@ class Supervisor:
             self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
             return
         self._gpu_env = gpu_env
+        resources.bind_all(os.getpid(), resources.processors(gpu_env))
         for rank in self._trainer.ranks.values():
             if rank.gated:
                 self._clients.send(rank, "open", env=dict(gpu_env))
@@ -379,6 +385,8 @@ class Supervisor:
         else:
             attached, tail = self._trainer.attached, self._output.tail
             how = exit_of(self._trainer.status, tail, attached, ours, self._oom_kills)
+            if how.oom and how.signal is not None and (why := self._memory.words()):
+                how = replace(how, detail=why)
             if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either
                 how = Exit(launch.NOT_EXECUTABLE, detail=self._unloadable)
         self._record(
@@ -393,6 +401,7 @@ class Supervisor:
             step=self._step,
             **self._own_saves(),
         )
+        self._memory.close()
         self._exited_at = self._clock.now()
 
     def _own_saves(self) -> dict[str, object]:

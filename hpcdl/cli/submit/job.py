@@ -56,7 +56,7 @@ class JobRequest:
 
 _AS_GIVEN = (
     *("profile", "steps", "retries", "signal", "progress_regex", "progress", "resumes", "weight", "priority", "model"),
-    *("notify", "continue_from", "trainer_library"),
+    *("notify", "continue_from", "trainer_library", "cpus"),
 )
 """Options that are fields of a job as they are."""
 
@@ -96,6 +96,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         accuracy_target=given["accuracy"],
         stall_s=stall_s,
         stall_restart=stall_restart,
+        memory_mib=given["mem"],
+        time_s=given["time"],
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))

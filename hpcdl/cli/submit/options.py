@@ -15,6 +15,8 @@ from hpcdl.cli.params import Finite, Seconds, moment
 from hpcdl.core.model.arrays import Array, indices_from
 from hpcdl.core.model.job import (
     ECT_CLASSES,
+    LONGEST_S,
+    MOST_CPUS,
     MOST_RETRIES,
     MOST_STEPS,
     PRIORITY,
@@ -24,7 +26,7 @@ from hpcdl.core.model.job import (
     check_continue_from,
 )
 from hpcdl.core.model.notice import check_destinations
-from hpcdl.core.model.units import parse_counts, parse_range
+from hpcdl.core.model.units import parse_counts, parse_memory_mib, parse_range
 from hpcdl.daemon.clock import WallClock
 
 Gpus = tuple[int, int | None, tuple[int, ...]]
@@ -119,6 +121,12 @@ def _stall(value: str | None) -> tuple[float | None, bool]:
 
 
 @_checked
+def _memory(value: str | None) -> int | None:
+    """MiB, rounded up; a number alone is MiB, as Slurm has it."""
+    return None if value is None else parse_memory_mib(value)
+
+
+@_checked
 def _whose(value: str) -> str:
     text = value.strip().lower()
     try:
@@ -160,6 +168,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:|N,..",
         help="GPUs on each node; MIN: is as many as a node has, 1,2,4 only these.  [default: 1; with --profile 1:]",
+    ),
+    click.option(
+        "--cpus", type=click.IntRange(1, MOST_CPUS), metavar="N",
+        help="Processors on each node.  [default: those of its GPUs: the node's, shared out equally]",
+    ),
+    click.option(
+        "--mem", callback=_memory, metavar="SIZE",
+        help="Memory on each node, 500M or 32G, past which it is ended.  [default: no limit]",
+    ),
+    click.option(
+        "--time", type=Seconds(0, LONGEST_S, min_open=True), metavar="SECONDS",
+        help="How long it may hold GPUs, 90m or 12h, all attempts together: then it must checkpoint, and is ended.",
     ),
     click.option("-N", "--nodes", callback=_nodes, default="1", show_default=True, metavar="N|MIN:MAX", help="Nodes."),
     click.option(
@@ -273,7 +293,7 @@ def job_options(command: Any) -> Any:
 
 SECTIONS: dict[str, str] = {
     "The job": "name env cwd trainer_library git after hold priority weight deadline",
-    "GPUs, nodes and speed": "gpus nodes rescale profile steps model accuracy",
+    "GPUs, nodes and speed": "gpus nodes cpus mem time rescale profile steps model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
     "progress_regex retries stall notify",

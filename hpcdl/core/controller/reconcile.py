@@ -523,7 +523,7 @@ def _suspend_or_keep(
         steps.suspend(job, running, Purpose.HOLD)
     elif world.stopping:
         steps.suspend(job, running, Purpose.STOP)
-    elif target is None or running.preempt:
+    elif target is None or running.preempt or job.out_of_time:
         steps.suspend(job, running, Purpose.PREEMPT)
     elif held is not None and not target.same_gpus(held):
         if not _trains_meanwhile(world, job, held, target, now):

@@ -366,6 +366,8 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         job,
         live=live,
         held_gpu_s=job.held_gpu_s + gpu_s(incarnation, at),
+        # Of other jobs it is left out: what earlier versions recorded of them stays what it was.
+        ran_s=job.ran_s if job.spec.time_s is None else job.ran_s + max(0.0, at - incarnation.holds_since),
         suspended=event.cause is Cause.SUSPENDED,
         suspends=job.suspends + (event.cause is Cause.SUSPENDED),
         failures=FailureHistory(

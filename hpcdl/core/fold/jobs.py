@@ -123,6 +123,8 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         warm_failed=False,
         expectation=None,
         beginning=event.beginning or job.beginning,
+        ran_s=0.0,
+        out_of_time=False,
     )
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None
@@ -136,6 +138,11 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
 @effect(ev.JobHeld)
 def job_held(world: World, event: ev.JobHeld, at: float) -> None:
     world.jobs[event.job] = changed(unfinished(world, event), held=True)
+
+
+@effect(ev.TimeLimitReached)
+def time_limit_reached(world: World, event: ev.TimeLimitReached, at: float) -> None:
+    world.jobs[event.job] = changed(unfinished(world, event), out_of_time=True)
 
 
 @effect(ev.JobAnnotated, decides=Decision.NONE)

@@ -115,7 +115,7 @@ def began(incarnation: Incarnation, at: float) -> Incarnation:
     """The incarnation, of which is known since `at` at the latest that it trains, with what its start took."""
     if incarnation.training_start is not None:
         return incarnation
-    since = incarnation.requested_at if incarnation.granted_at is None else incarnation.granted_at
+    since = incarnation.holds_since
     gate_s = 0.0
     if incarnation.warm:
         gates = [part.gate_at - incarnation.requested_at for part in incarnation.parts if part.at_gate]

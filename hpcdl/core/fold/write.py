@@ -109,8 +109,7 @@ def gpu_s(incarnation: Incarnation, at: float) -> float:
     """GPU seconds that it has held since its placement became what it is."""
     if incarnation.placement is None:
         return 0.0
-    known = (incarnation.placed_at, incarnation.granted_at, incarnation.requested_at)
-    since = next(each for each in known if each is not None)
+    since = incarnation.holds_since if incarnation.placed_at is None else incarnation.placed_at
     return max(0.0, at - since) * len(incarnation.placement.gpus)
 
 

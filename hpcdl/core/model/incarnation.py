@@ -253,6 +253,11 @@ class Incarnation:
         return None if self.stop is None else self.stop.purpose
 
     @property
+    def holds_since(self) -> float:
+        """When it was given GPUs, or asked for; at the gate, when its start was asked for."""
+        return self.requested_at if self.granted_at is None else self.granted_at
+
+    @property
     def ending(self) -> Cause | None:
         """The cause that its end will have, None where it was not asked to end."""
         return None if self.stop is None else self.stop.cause

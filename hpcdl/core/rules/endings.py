@@ -20,6 +20,7 @@ from hpcdl.core.model.incarnation import (
 from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.transitions import FAILURES, UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.rules import time_limits
 
 NOT_RUN = (126, 127)
 """Exit codes, of shells and of our starts, of a command that may not be run or is not there."""
@@ -75,6 +76,8 @@ def _job_ended(world: World, job: Job) -> list[Event]:
         return [JobEnded(job.id, job.verdict.state, job.verdict.detail)]
     if job.cancelling:
         return [JobEnded(job.id, JobState.CANCELLED, "cancelled by its user")]
+    if job.out_of_time:
+        return [JobEnded(job.id, JobState.FAILED, time_limits.over_text(job))]
     for number in job.spec.after:
         before = world.jobs.get(number)
         if before is not None and before.outcome in (JobState.FAILED, JobState.CANCELLED):

@@ -46,7 +46,7 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
     running = job.running
     if not starts or running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
         return None
-    granted_at = running.requested_at if running.granted_at is None else running.granted_at
+    granted_at = running.holds_since
     start = running.training_start
     if start is None:
         if job.spec.signal == "hpcdl" or running.attached:

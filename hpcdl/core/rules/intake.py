@@ -20,7 +20,7 @@ from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
 from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, JobState, World
-from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention
+from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention, time_limits
 from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.core.rules.jobs import Submitting, check_annotations, existing_job, preemptible, unfinished
@@ -366,6 +366,7 @@ class Intake:
         for each in (
             *stall_events(world, command.still, self.now, self._settings.stall_s),
             *quarantine.expired(world, self.now),
+            *time_limits.reached(world, self.now),
         ):
             self._add(each)
         world = self.draft.world
