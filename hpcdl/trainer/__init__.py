@@ -22,7 +22,7 @@ from typing import NoReturn
 from hpcdl.trainer.channel import Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation
 from hpcdl.trainer.loop import steps
-from hpcdl.trainer.session import Session, attach
+from hpcdl.trainer.session import Gathering, Session, attach
 
 __all__ = [
     "Checkpoint",
@@ -62,9 +62,9 @@ def should_suspend() -> bool:
 
 
 @contextmanager
-def checkpoint(step: int) -> Iterator[Path]:
+def checkpoint(step: int, ranks: Gathering | None = None) -> Iterator[Path]:
     """See Session.checkpoint."""
-    with attach().checkpoint(step) as folder:
+    with attach().checkpoint(step, ranks) as folder:
         yield folder
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hpcdl.trainer.background import BackgroundSaves, Snapshot
 from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.peers import FileRanks, RankAgreement, several
 from hpcdl.trainer.session import Session, attach, log
@@ -22,12 +23,18 @@ def steps(
     load: Callable[[Path], object],
     every: int | None = None,
     ranks: RankAgreement | None = None,
+    snapshot: Snapshot | None = None,
+    together: RankAgreement | None = None,
 ) -> Iterator[int]:
     """Yields the steps still to do, from 0 or from what was resumed, up to total - 1.
 
     `save(folder)` writes the whole training state into an empty folder, `load(folder)` reads it back. A checkpoint is
     written every `every` steps, when a suspend was asked for (then the trainer exits), and at the end. A periodic save
     that fails for want of disk is logged and training goes on from there; the others raise.
+
+    `snapshot()`: copies the state and returns what writes the copy into a folder. Then the periodic saves are written
+    by a thread, one at a time, while training goes on. `together`: the ranks, where each writes a part of its own into
+    the one checkpoint; they exchange in that thread, too.
     """
     if total < 0 or (every is not None and every <= 0):
         raise ValueError(f"total {total} must not be negative and every {every} must be positive")
@@ -37,47 +44,67 @@ def steps(
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
     saved = None if resumed is None else start
+    background = None if snapshot is None else BackgroundSaves(session, snapshot, together)
     session.ready(start)
     for step in range(start, total + 1):
         if step > start:
             session.progress(step, total)
-        if step < total and ranks.agree(session.should_suspend()):
-            suspend(session, step, save, ranks, needed=saved != step)
+        suspends = step < total and ranks.agree(session.should_suspend())
+        if background is not None and (suspends or step == total):
+            saved = background.finish(saved)
+        if suspends:
+            suspend(session, step, save, ranks, saved != step, together)
         if step == total:
             if saved != step:
-                save_now(session, step, save)
+                save_now(session, step, save, together)
             break
         if every is not None and step % every == 0 and step > start:
-            saved = save_periodically(session, step, save, saved)
+            if background is None:
+                saved = save_periodically(session, step, save, saved, together)
+            elif session.checkpoint_dir is not None:
+                background.start(step)
         yield step
     ranks.barrier()
     session.done(max(start, total))
 
 
-def save_now(session: Session, step: int, save: Callable[[Path], object]) -> int | None:
-    """Write a checkpoint of `step`; its step, or None where there is no folder to write to."""
+def save_now(
+    session: Session, step: int, save: Callable[[Path], object], together: RankAgreement | None = None
+) -> int | None:
+    """Write a checkpoint of `step`; its step, or None where there is no folder to write to. `together`: as `steps`."""
     if session.checkpoint_dir is None:
         return None
-    with session.checkpoint(step) as folder:
+    with session.checkpoint(step, together) as folder:
         save(folder)
     return step
 
 
-def save_periodically(session: Session, step: int, save: Callable[[Path], object], saved: int | None) -> int | None:
+def save_periodically(
+    session: Session,
+    step: int,
+    save: Callable[[Path], object],
+    saved: int | None,
+    together: RankAgreement | None = None,
+) -> int | None:
     """As `save_now`, but where the disk fails training goes on: then `saved`, the step of the checkpoint before."""
     try:
-        return save_now(session, step, save)
+        return save_now(session, step, save, together)
     except OSError as error:
         log.warning("the checkpoint of step %d failed, training goes on: %s", step, error)
         return saved
 
 
 def suspend(
-    session: Session, step: int, save: Callable[[Path], object], ranks: RankAgreement, needed: bool = True
+    session: Session,
+    step: int,
+    save: Callable[[Path], object],
+    ranks: RankAgreement,
+    needed: bool = True,
+    together: RankAgreement | None = None,
 ) -> None:
     """Checkpoint `step` if that is still needed, and exit; no rank leaves before the writer's save is durable."""
     if needed:
-        save_now(session, step, save)
+        save_now(session, step, save, together)
     ranks.barrier()
     session.exit_suspended()
 

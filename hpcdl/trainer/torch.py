@@ -7,9 +7,11 @@ exactly. Every rank calls `save`; only the writer's rank writes.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +31,31 @@ class Ranks(RankAgreement):
     With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
     """
 
-    def __init__(self, every: int = 1) -> None:
+    def __init__(self, every: int = 1, group: Any = None) -> None:
+        """`group`: of all ranks, None for the default one."""
         if every < 1:
             raise ValueError(f"every {every} must be 1 or more")
         import torch.distributed as dist
 
         self._dist = dist if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
+        self._group = group
         self._every = every
         self._calls = 0
-        self._gloo = self._dist is not None and self._dist.get_backend() == "gloo"
-        if self._gloo:
-            _keep_gloo()
+        self._backend = "" if self._dist is None else self._dist.get_backend(group)
+        if self._backend == "gloo":
+            _keep_gloo(group)
 
     def _tensor(self, values: list[int]) -> Any:
         import torch
 
         # NCCL takes only tensors on the rank's own GPU.
-        gpu = self._dist is not None and self._dist.get_backend() == "nccl"
-        return torch.tensor(values, dtype=torch.int64, device="cuda" if gpu else "cpu")
+        return torch.tensor(values, dtype=torch.int64, device="cuda" if self._backend == "nccl" else "cpu")
 
     def any(self, flag: bool) -> bool:
         if self._dist is None:
             return flag
         tensor = self._tensor([int(flag)])
-        self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX)
+        self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX, group=self._group)
         return bool(tensor.item())
 
     def agree(self, flag: bool) -> bool:
@@ -63,7 +66,7 @@ class Ranks(RankAgreement):
         if self._dist is None:
             return found
         tensor = self._tensor([-1, -1] if found is None else [found.step, found.incarnation])
-        self._dist.broadcast(tensor, src=0)
+        self._dist.broadcast(tensor, src=0, group=self._group)
         step, incarnation = tensor.tolist()
         directory = attach().checkpoint_dir
         return None if step < 0 or directory is None else at(directory, step, incarnation)
@@ -71,14 +74,18 @@ class Ranks(RankAgreement):
     def barrier(self) -> None:
         if self._dist is None:
             return
-        if not self._gloo:
-            self._dist.barrier()
+        if self._backend != "gloo":
+            self._dist.barrier(self._group)
             return
         # What is under way at a barrier belongs to it. While we hold that, no thread of gloo's has any of it to
         # destroy, which takes the GIL: too late for it, in an interpreter that is on its way down, is SIGABRT.
-        work = self._dist.barrier(async_op=True)
+        work = self._dist.barrier(self._group, async_op=True)
         work.wait()
         _barrier[:] = [work]
+
+    def own_group(self) -> Any:
+        """A new group of all ranks, by gloo, for another thread than the training's; None for one rank alone."""
+        return None if self._dist is None else self._dist.new_group(backend="gloo")
 
     def gather(self, text: str) -> list[str]:
         """Every rank's text, in the order of the ranks."""
@@ -88,16 +95,17 @@ class Ranks(RankAgreement):
 
         mine = self._tensor(list(text.encode()))
         lengths = [self._tensor([0]) for _ in range(self._dist.get_world_size())]
-        self._dist.all_gather(lengths, self._tensor([len(mine)]))
+        self._dist.all_gather(lengths, self._tensor([len(mine)]), group=self._group)
         longest = max(int(each.item()) for each in lengths)
         parts = [self._tensor([0] * longest) for _ in lengths]
-        self._dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
+        padded = torch.nn.functional.pad(mine, (0, longest - len(mine)))
+        self._dist.all_gather(parts, padded, group=self._group)
         both = zip(parts, lengths)
         return [bytes(part[: int(length.item())].tolist()).decode() for part, length in both]
 
 
-def _keep_gloo() -> None:
-    """Keeps the process group's connections and threads for as long as this process lives, whoever destroys the group.
+def _keep_gloo(group: Any = None) -> None:
+    """Keeps a process group's connections and threads for as long as this process lives, whoever destroys the group.
 
     A DistributedDataParallel that goes after its group, as at the end of a function, would else destroy them, and wait
     for gloo's threads with the GIL held: for ever, where one of them waits for the GIL to let go of a tensor.
@@ -105,7 +113,7 @@ def _keep_gloo() -> None:
     import torch
     import torch.distributed as dist
 
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
     if not any(each is backend for each in _backends):
         _backends.append(backend)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))  # not even the interpreter's teardown destroys it
@@ -114,28 +122,57 @@ def _keep_gloo() -> None:
 def save(folder: Path, **parts: Any) -> None:
     """Write each part (model, optimizer, scheduler, scaler, anything with `state_dict`) and the random states of all
     ranks into the folder. Collective: every rank calls it at the same step."""
+    _captured(parts, lambda state: state)(folder)
+
+
+def _captured(parts: Mapping[str, Any], keep: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """What writes the state of now, as `keep` made it of each `state_dict`."""
     ranks = Ranks()  # imports PyTorch, so that its random state is captured in any case
     states = ranks.gather(json.dumps(rng.capture()))
-    if not attach().writer:
-        return
-    for name, part in parts.items():
-        if part is not None:
-            _write(_bare(part).state_dict(), folder / f"{name}.pt")
-    (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
+    present = {name: _bare(part) for name, part in parts.items() if part is not None}
+    values = {name: keep(part.state_dict()) for name, part in present.items()} if attach().writer else {}
+
+    def write(folder: Path) -> None:
+        if not attach().writer:
+            return
+        for name, value in values.items():
+            write_values(value, folder / f"{name}.pt")
+        (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
+
+    return write
 
 
-def _write(state: Any, path: Path) -> None:
+def copied(value: Any) -> Any:
+    """A `state_dict` whose tensors are copies in host memory."""
     import torch
 
-    with open(path, "wb") as file:
-        try:
-            torch.save(state, file)
-        except RuntimeError as error:
-            # PyTorch's own words for a full disk are "unexpected pos"; what the file said is more use.
-            cause = error.__context__
-            if isinstance(cause, OSError):
-                raise OSError(cause.errno, cause.strerror, str(path)) from error
-            raise
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(each) for each in value)
+    return copy.deepcopy(value)
+
+
+def write_values(state: Any, path: Path) -> None:
+    """`torch.save` into a file; raises OSError for what the disk refuses."""
+    import torch
+
+    with open(path, "wb") as file, disk_errors(path):
+        torch.save(state, file)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """PyTorch's own words for a full disk are "unexpected pos"; what the file said is more use: raises that."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause = error.__context__
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, cause.strerror, str(path)) from error
+        raise
 
 
 def load(folder: Path, **parts: Any) -> None:
@@ -160,14 +197,64 @@ def _bare(part: Any) -> Any:
     return part.module if isinstance(part, torch.nn.parallel.DistributedDataParallel) else part
 
 
-def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts: Any) -> Iterator[int]:
+def steps(
+    total: int,
+    *,
+    every: int | None = None,
+    agree_every: int = 1,
+    sharded: bool | None = None,
+    asynchronous: bool = False,
+    **parts: Any,
+) -> Iterator[int]:
     """`loop.steps` for PyTorch: `for step in steps(1000, model=model, optimizer=optimizer, scheduler=scheduler)`.
-    Call it on every rank, after the process group was made."""
+    Call it on every rank, after the process group was made.
 
-    def write(folder: Path) -> None:
-        save(folder, **parts)
+    `sharded`: every rank writes its part of models and optimizers, by torch.distributed.checkpoint; None: where one of
+    them is spread over the ranks (FSDP, DTensor). `asynchronous`: periodic checkpoints are copied to host memory and
+    written from there while training goes on.
+    """
+    ranks = Ranks(agree_every)
+    if sharded is None:
+        sharded = any(_is_spread(part) for part in parts.values())
+    if not sharded:
 
-    def read(folder: Path) -> None:
-        load(folder, **parts)
+        def write(folder: Path) -> None:
+            save(folder, **parts)
 
-    return loop.steps(total, save=write, load=read, every=every, ranks=Ranks(agree_every))
+        def read(folder: Path) -> None:
+            load(folder, **parts)
+
+        def capture() -> Callable[[Path], None]:
+            return _captured(parts, copied)
+
+        return loop.steps(
+            total, save=write, load=read, every=every, ranks=ranks, snapshot=capture if asynchronous else None
+        )
+    from hpcdl.trainer.sharded import Parts
+
+    group = ranks.own_group()
+    state = Parts(parts, group)
+    return loop.steps(
+        total,
+        save=state.save,
+        load=state.load,
+        every=every,
+        ranks=ranks,
+        snapshot=state.snapshot if asynchronous else None,
+        together=Ranks(group=group),
+    )
+
+
+def _is_spread(part: Any) -> bool:
+    """Whether no rank alone holds all of a part. Imports nothing that a script of DistributedDataParallel does not."""
+    import torch
+
+    if isinstance(part, torch.nn.Module):
+        if any(type(each).__name__ == "FullyShardedDataParallel" for each in part.modules()):
+            return True
+        tensors = list(part.parameters())
+    elif isinstance(part, torch.optim.Optimizer):
+        tensors = [each for group in part.param_groups for each in group["params"]]
+    else:
+        return False
+    return any(hasattr(each, "device_mesh") and hasattr(each, "placements") for each in tensors)  # DTensor
