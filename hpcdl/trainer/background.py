@@ -13,8 +13,6 @@ from pathlib import Path
 
 from hpcdl.trainer.session import Gathering, Session, log
 
-Snapshot = Callable[[], Callable[[Path], object]]
-
 
 class BackgroundSaves:
     """Saves of one training.
@@ -24,7 +22,12 @@ class BackgroundSaves:
     thread goes on with its collectives.
     """
 
-    def __init__(self, session: Session, snapshot: Snapshot, together: Gathering | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        snapshot: Callable[[], Callable[[Path], object]],
+        together: Gathering | None = None,
+    ) -> None:
         self._session, self._snapshot, self._together = session, snapshot, together
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None

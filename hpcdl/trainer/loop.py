@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcdl.trainer.background import BackgroundSaves, Snapshot
+from hpcdl.trainer.background import BackgroundSaves
 from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.peers import FileRanks, RankAgreement, several
 from hpcdl.trainer.session import Session, attach, log
@@ -23,7 +23,7 @@ def steps(
     load: Callable[[Path], object],
     every: int | None = None,
     ranks: RankAgreement | None = None,
-    snapshot: Snapshot | None = None,
+    snapshot: Callable[[], Callable[[Path], object]] | None = None,
     together: RankAgreement | None = None,
 ) -> Iterator[int]:
     """Yields the steps still to do, from 0 or from what was resumed, up to total - 1.

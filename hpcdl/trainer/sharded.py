@@ -3,7 +3,7 @@
 Each rank writes its shards, and reads what it needs of all of them: on as many ranks as before, or on others. Models
 and optimizers go through `torch.distributed.checkpoint.state_dict`, so that plain modules and DistributedDataParallel
 can be among them; what is neither is rank 0's. Nothing that is read is unpickled beyond plain values and the classes
-that PyTorch's own index is made of. `torch.py` calls this; imported late, since it imports PyTorch.
+that PyTorch's own index is made of. `torch.py` calls this. PyTorch is imported where it is used.
 """
 
 from __future__ import annotations
@@ -14,12 +14,6 @@ import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from hpcdl.trainer import rng
 from hpcdl.trainer.session import attach
@@ -55,18 +49,20 @@ class Parts:
     """
 
     def __init__(self, parts: Mapping[str, Any], group: Any = None) -> None:
+        import torch
+
         self._group = group
         self._modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
-        self._owners = {name: self._owner(name, part) for name, part in self._optimizers.items()}
+        self._owners = {name: self._owner(name, part.param_groups) for name, part in self._optimizers.items()}
         known = {*self._modules, *self._optimizers}
         self._others = {name: part for name, part in parts.items() if part is not None and name not in known}
-        self._stager: BlockingAsyncStager | None = None
+        self._stager: Any = None
         self._staged: set[str] = set()
 
-    def _owner(self, name: str, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
-        """The module whose parameters the optimizer has."""
-        mine = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    def _owner(self, name: str, groups: Any) -> Any:
+        """The module whose parameters an optimizer has."""
+        mine = {id(each) for group in groups for each in group["params"]}
         for module in self._modules.values():
             if mine <= {id(each) for each in module.parameters()}:
                 return module
@@ -82,6 +78,8 @@ class Parts:
         return lambda folder: self._write(folder, state, values)
 
     def _state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint import state_dict as states
+
         found: dict[str, Any] = {name: states.get_model_state_dict(each) for name, each in self._modules.items()}
         for name, each in self._optimizers.items():
             unused = not each.state
@@ -96,6 +94,9 @@ class Parts:
         return {"random": json.dumps(rng.capture()), "others": values}
 
     def _stage(self, state: dict[str, Any]) -> dict[str, Any]:
+        import torch
+        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
         # The memory is kept for the next copy of what has the same names: new memory costs more than copying.
         names = set(_names(state))
         if self._stager is None or names != self._staged:
@@ -106,8 +107,11 @@ class Parts:
         return staged
 
     def _write(self, folder: Path, state: dict[str, Any], values: dict[str, Any]) -> None:
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
+
         # hpcdl makes all files durable at once, before it marks the checkpoint.
-        writer = _Writer(folder / STATE, sync_files=False)
+        writer = _writer(folder / STATE)
         try:
             dcp.save(state, storage_writer=writer, process_group=self._group)
         except CheckpointException as error:
@@ -122,13 +126,14 @@ class Parts:
     def load(self, folder: Path) -> None:
         """Read what `save` wrote, on any number of ranks. The random state is that of the rank of the same number; a
         rank that did not exist then keeps the one it has. Collective."""
-        reader = _Reader(folder / STATE)
+        import torch
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict as states
+
+        reader = _reader(folder / STATE)
         names = reader.read_metadata().state_dict_metadata.keys()
         state = self._state_to_load(names)
-        # PyTorch's planner takes a tensor of which this rank has no shard, of FSDP1, for one that is missing; what it
-        # flattens is FSDP1 of parameters that are sharded already.
-        planner = _Planner(flatten_sharded_tensors=False)
-        dcp.load(state, storage_reader=reader, planner=planner, process_group=self._group)
+        dcp.load(state, storage_reader=reader, planner=_planner(), process_group=self._group)
         for name, each in self._modules.items():
             states.set_model_state_dict(each, state[name])
         lenient = states.StateDictOptions(strict=False)  # a parameter that got no gradient yet has no state
@@ -141,6 +146,8 @@ class Parts:
             rng.restore(json.loads(random.read_text()))
 
     def _state_to_load(self, names: Any) -> dict[str, Any]:
+        from torch.distributed.checkpoint import state_dict as states
+
         state = {name: states.get_model_state_dict(each) for name, each in self._modules.items()}
         for name, each in self._optimizers.items():
             state[name] = states.get_optimizer_state_dict(self._owners[name], each)
@@ -161,30 +168,51 @@ class _Unpickler(pickle.Unpickler):
     """Makes nothing but what an index is made of."""
 
     def find_class(self, module: str, name: str) -> Any:
+        import torch
+
         if name in _INDEX_CLASSES.get(module, ()):
             return super().find_class(module, name)
-        if module == "torch" and isinstance(found := getattr(torch, name, None), (torch.dtype, torch.memory_format)):
-            return found
+        value = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(value, (torch.dtype, torch.memory_format)):
+            return value
         raise pickle.UnpicklingError(f"an index of shards holds no {module}.{name}")
 
 
-class _Writer(dcp.FileSystemWriter):
-    def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        with disk_errors(self.path):
-            return super().write_data(*args, **kwargs)
+def _writer(folder: Path) -> Any:
+    import torch.distributed.checkpoint as dcp
+
+    class ShardWriter(dcp.FileSystemWriter):
+        def write_data(self, *args: Any, **kwargs: Any) -> Any:
+            with disk_errors(folder):
+                return super().write_data(*args, **kwargs)
+
+    return ShardWriter(folder, sync_files=False)
 
 
-class _Reader(dcp.FileSystemReader):
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        metadata = _Unpickler(io.BytesIO((Path(self.path) / INDEX).read_bytes())).load()
-        if getattr(metadata, "storage_meta", None) is None:
-            metadata.storage_meta = dcp.metadata.StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+def _reader(folder: Path) -> Any:
+    import torch.distributed.checkpoint as dcp
+
+    class ShardReader(dcp.FileSystemReader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+            metadata = _Unpickler(io.BytesIO((folder / INDEX).read_bytes())).load()
+            if getattr(metadata, "storage_meta", None) is None:
+                metadata.storage_meta = dcp.metadata.StorageMeta()
+            metadata.storage_meta.load_id = self.load_id
+            return metadata
+
+    return ShardReader(folder)
 
 
-class _Planner(dcp.DefaultLoadPlanner):
-    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        torch.load(value, weights_only=True)  # raises where there is more in it than values
-        value.seek(0)
-        super().load_bytes(read_item, value)
+def _planner() -> Any:
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    class ShardPlanner(dcp.DefaultLoadPlanner):
+        def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+            torch.load(value, weights_only=True)  # raises where there is more in it than values
+            value.seek(0)
+            super().load_bytes(read_item, value)
+
+    # PyTorch's planner takes a tensor of which this rank has no shard, of FSDP1, for one that is missing; what it
+    # flattens is FSDP1 of parameters that are sharded already.
+    return ShardPlanner(flatten_sharded_tensors=False)

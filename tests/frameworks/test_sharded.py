@@ -150,3 +150,30 @@ def test_a_disk_that_is_full_on_one_rank_costs_that_checkpoint_only(runs: Runs, 
     assert sorted(states) == [*range(11)]
     assert "the checkpoint of step 4 failed, training goes on" in runs.log()
     assert steps(runs) == [10, 8]
+
+
+@pytest.mark.parametrize("where", ["index", "values"])
+def test_what_is_read_runs_nothing(tmp_path: Path, where: str) -> None:
+    """PyTorch itself would unpickle both."""
+    import io
+    import pickle
+
+    import torch
+
+    from hpcdl.trainer.sharded import INDEX, _planner, _reader
+
+    class Harm:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (os.mkdir, (str(tmp_path / "harm"),))
+
+    if where == "index":
+        (tmp_path / INDEX).write_bytes(pickle.dumps(Harm()))
+        with pytest.raises(pickle.UnpicklingError, match="an index of shards holds no posix"):
+            _reader(tmp_path).read_metadata()
+    else:
+        raw = io.BytesIO()
+        torch.save(Harm(), raw)
+        raw.seek(0)
+        with pytest.raises(pickle.UnpicklingError):
+            _planner().load_bytes(None, raw)
+    assert not (tmp_path / "harm").exists()
