@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.peers import RankAgreement, agreement
 from hpcdl.trainer.session import attach
 
 POSITION = "position.json"
@@ -47,7 +47,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             super().__init__()
             self.initial_epoch = 0
             self._session = attach()
-            self._ranks = RankAgreement() if ranks is None else ranks
+            self._ranks = agreement(self._session) if ranks is None else ranks
             self._step = self._epoch = self._batch = 0
             self._skip = 0
             self._saved: int | None = None

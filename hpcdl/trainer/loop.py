@@ -6,13 +6,12 @@ before the writer's checkpoint is durable.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpcdl.trainer.background import BackgroundSaves
 from hpcdl.trainer.checkpoints import Checkpoint
-from hpcdl.trainer.peers import FileRanks, RankAgreement, several
+from hpcdl.trainer.peers import RankAgreement, agreement
 from hpcdl.trainer.session import Session, attach, log
 
 
@@ -40,7 +39,7 @@ def steps(
         raise ValueError(f"total {total} must not be negative and every {every} must be positive")
     session = attach()
     if ranks is None:
-        ranks = FileRanks(session, os.environ) if several(session, os.environ) else RankAgreement()
+        ranks = agreement(session)
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
     saved = None if resumed is None else start

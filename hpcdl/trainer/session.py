@@ -41,7 +41,7 @@ PRESETS: Mapping[str, signal.Signals | None] = {
 IN_PROCESS = "in-process"  # HPCDL_RESCALE: the ranks form a new group themselves
 
 # Launchers put a rank's number into one of these; a script without a launcher is one rank a node.
-RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HPCDL_NODE_RANK")
+RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 ESSENTIAL_WAIT_S = 3.0
 
@@ -429,7 +429,8 @@ class Session:
 
 
 def _rank(environ: Mapping[str, str]) -> int:
-    for name in RANK_VARIABLES:
+    step = ("SLURM_PROCID",) if environ.get("SLURM_STEP_NUM_TASKS") else ()  # a batch script has a number, too: 0
+    for name in (*RANK_VARIABLES, *step, "HPCDL_NODE_RANK"):
         value = environ.get(name, "")
         if value.isdigit():
             return int(value)

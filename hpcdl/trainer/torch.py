@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any
 
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.checkpoints import Checkpoint, at
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.peers import RankAgreement, node_ranks, run_folder
 from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"
+BOOT = "/proc/sys/kernel/random/boot_id"  # two nodes may have the same numbers for two folders
 _backends: list[Any] = []  # of gloo, never to be destroyed
 _barrier: list[Any] = []  # the newest, done or not
 
@@ -28,7 +30,8 @@ _barrier: list[Any] = []  # the newest, done or not
 class Ranks(RankAgreement):
     """By torch.distributed (gloo, NCCL); one rank alone if no process group was made.
 
-    With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
+    Ranks of one node agree on the step of a suspend by peers.py, without a collective. Those of several nodes ask each
+    other at each `every`-th step: a suspend then comes up to so many steps later.
     """
 
     def __init__(self, every: int = 1, group: Any = None) -> None:
@@ -37,10 +40,12 @@ class Ranks(RankAgreement):
             raise ValueError(f"every {every} must be 1 or more")
         import torch.distributed as dist
 
-        self._dist = dist if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
+        self._dist: Any = dist if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
         self._group = group
         self._every = every
         self._calls = 0
+        self._looked = self._dist is None
+        self._here = RankAgreement() if self._dist is None else None
         self._backend = "" if self._dist is None else self._dist.get_backend(group)
         if self._backend == "gloo":
             _keep_gloo(group)
@@ -59,8 +64,26 @@ class Ranks(RankAgreement):
         return bool(tensor.item())
 
     def agree(self, flag: bool) -> bool:
+        if not self._looked:
+            self._looked = True
+            self._here = self._on_one_node()
+        if self._here is not None:
+            return self._here.agree(flag)
         self._calls += 1
         return self._calls % self._every == 0 and self.any(flag)
+
+    def _on_one_node(self) -> RankAgreement | None:
+        """Collective: how ranks agree that share a run folder, or that hpcdl does not run; else None."""
+        session, where = attach(), "outside"
+        if session.inside:
+            found = os.stat(run_folder(os.environ))
+            where = f"{Path(BOOT).read_text()} {found.st_dev} {found.st_ino}"
+        if len(set(self.gather(where))) > 1:
+            return None
+        if not session.inside:
+            return RankAgreement()
+        mine = node_ranks(session, self._dist.get_rank(), self._dist.get_world_size())
+        return None if self.any(mine is None) else mine
 
     def choose(self, found: Checkpoint | None) -> Checkpoint | None:
         if self._dist is None:

@@ -1,4 +1,5 @@
-"""Ranks that only a socket of their own joins: all of them stop at the same step, however a suspend reaches them."""
+"""Ranks that only a socket of their own joins: all of them stop at the same step, however a suspend reaches them, and
+say to each other what has to be the same on all."""
 
 import json
 import signal
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import agreement
+from hpcdl.trainer import peers
+from hpcdl.trainer.session import Session
 from tests.trainer.supervisor import supervisor
 
 TOY = """
@@ -65,3 +69,72 @@ def test_ranks_of_a_socket_stop_at_one_step(tmp_path: Path) -> None:
         state = json.loads((Path(final["path"]) / "state").read_text())
         assert state["step"] == final["step"] > before
         before = final["step"]
+
+
+@pytest.mark.timeout(300)
+def test_four_ranks_of_short_steps_never_part() -> None:
+    """As `python -m benchmarks.agreement`, which does it 1,000 times."""
+    found = agreement.measure(suspends=30, ranks=4, pace_s=0.0005, each=30, seed=1)
+    assert (found["suspends"], found["parted"]) == (30, 0), found
+
+
+SAYS = """
+import json, os, sys, time
+import hpcdl.trainer as hpcdl
+from hpcdl.trainer import peers
+session = hpcdl.attach()
+ranks = peers.agreement(session)
+found = session.resume() if session.rank == 0 else None
+chosen = ranks.choose(found)
+one = [ranks.any(session.rank == which) for which in (2, 9)]
+texts = [ranks.gather(f"{session.rank} of {number}") for number in range(20)]
+if session.rank == 1:
+    os._exit(3)  # who has ended is waited for by nobody
+ranks.barrier()
+print(json.dumps([None if chosen is None else chosen.path.name, one, texts]))
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "names",
+    [("HOROVOD_RANK", "HOROVOD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")],
+)
+def test_ranks_of_any_launcher_say_what_must_be_the_same_on_all(tmp_path: Path, names: tuple[str, str]) -> None:
+    script = tmp_path / "says.py"
+    script.write_text(SAYS)
+    saved = Session({}, None, tmp_path / "ckpt")
+    with saved.checkpoint(12) as folder:
+        (folder / "state").write_text("{}")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        rank, ranks = names
+        children = [parent.start([script], **{rank: str(each), ranks: "3"}) for each in range(3)]
+        codes = [parent.end(child) for child in children]
+        outputs = [child.stdout.read() for child in children if child.stdout]
+        assert codes == [0, 3, 0], outputs
+        assert sorted(each["rank"] for each in parent.of("attach")) == [0, 1, 2]
+        said = [json.loads(outputs[each].splitlines()[-1]) for each in (0, 2)]
+        left = list((tmp_path / "run").glob("said.*"))
+    texts = [[f"{rank} of {number}" for rank in range(3)] for number in range(20)]
+    assert said == [["step-000000000012.i0", [True, False], texts]] * 2
+    assert len(left) <= 6, "what everybody has heard is removed"
+
+
+def test_ranks_of_several_nodes_do_not_agree_by_the_folder_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"HPCDL_SOCKET": str(tmp_path / "s"), "HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    session = Session(variables, None, None)
+    assert isinstance(peers.agreement(session), peers.NodeRanks)
+    monkeypatch.setenv("HPCDL_NODES", "n1,n2")
+    assert type(peers.agreement(session)) is peers.RankAgreement
+    assert not list(tmp_path.glob("steps.1"))
+
+
+def test_a_rank_is_known_by_its_tasks_number_only_in_a_step_of_slurms() -> None:
+    """In a batch script there is one, too, on each node alike."""
+    script = {"SLURM_PROCID": "0", "HPCDL_NODE_RANK": "2"}
+    assert Session(script, None, None).rank == 2
+    assert Session(script | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5"}, None, None).rank == 5

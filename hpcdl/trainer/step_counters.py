@@ -1,0 +1,111 @@
+"""The step boundary at which the ranks of one node stop, agreed on in memory that they share: a file of the run folder.
+
+At each boundary a rank writes its number, and then looks whether a stop is requested: two accesses to memory. The first
+rank that knows of a request sets it for all, reads how far every other is, and fixes the boundary: nobody is past it,
+and who is before it trains on to it. So nobody waits, and no collective is needed; a rank may be inside of one, slow,
+ahead, or not there yet. Files, processes and locks only; what the ranks say to each other otherwise is in peers.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+RANKS_LIMIT = 1024
+SETTLE_S = 0.002
+"""From setting the request to reading the numbers: who missed the one has written the other long before."""
+
+LAUNCH, REQUEST, STOP = range(3)  # words of 8 bytes: which set of processes this is; 1; the boundary, 0 for none
+FIRST, WORDS = 8, 4  # where the ranks' own begin, and how many each has:
+BOUNDARY, PID, START = range(3)
+SIZE = 8 * (FIRST + WORDS * RANKS_LIMIT)
+
+
+class StepCounters:
+    """One rank's view of the shared memory. Boundaries are counted from 1, on every rank alike, over the whole life of
+    the process: a second training loop goes on counting."""
+
+    def __init__(self, folder: Path, incarnation: int, rank: int) -> None:
+        """Takes the rank's place. Raises OSError; ValueError for a rank that has none."""
+        if not 0 <= rank < RANKS_LIMIT:
+            raise ValueError(f"rank {rank} must be 0 to {RANKS_LIMIT - 1}")
+        self._rank = rank
+        path = folder / f"steps.{incarnation}"
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with self._locked():
+            if os.fstat(self._file).st_size < SIZE:
+                os.pwrite(self._file, bytes(SIZE), 0)  # a hole in memory that no disk has room for would be SIGBUS
+            self._words = memoryview(mmap.mmap(self._file, SIZE)).cast("Q")
+            if not any(self.lives(each) for each in range(RANKS_LIMIT) if each != rank):
+                # All that is there is of processes that ended: a launcher starts the ranks anew.
+                launch = self._words[LAUNCH] + 1
+                for word in range(SIZE // 8):
+                    self._words[word] = 0
+                self._words[LAUNCH] = launch
+            self.launch = self._words[LAUNCH]
+            self._put(BOUNDARY, 0)
+            self._put(PID, os.getpid())
+            self._put(START, start_ticks(os.getpid()))
+        self._mine = FIRST + WORDS * rank
+        self._boundary = 0
+        self._stop = 0
+
+    def arrive(self, flag: bool) -> bool:
+        """The next boundary. `flag`: this rank knows of a request to stop. True where all stop: here."""
+        self._boundary = boundary = self._boundary + 1
+        words = self._words
+        words[self._mine] = boundary
+        if not flag and not words[REQUEST]:
+            return False
+        if not self._stop:
+            self._stop = self._fix()
+        return boundary >= self._stop
+
+    def _fix(self) -> int:
+        """The boundary to stop at. Whoever comes first fixes it, and waits for no other rank."""
+        with self._locked():
+            words = self._words
+            if not words[STOP]:
+                words[REQUEST] = 1
+                time.sleep(SETTLE_S)
+                others = (words[at] for at in range(FIRST, SIZE // 8, WORDS) if at != self._mine)
+                words[STOP] = max(self._boundary, 1 + max(others, default=0))
+            return words[STOP]
+
+    def lives(self, rank: int) -> bool:
+        """Whether a process has taken this rank's place and runs."""
+        pid = self._get(rank, PID)
+        return pid > 0 and start_ticks(pid) == self._get(rank, START)
+
+    def came(self, rank: int) -> bool:
+        """Whether a process has ever taken this rank's place."""
+        return self._get(rank, PID) > 0
+
+    def _get(self, rank: int, word: int) -> int:
+        return self._words[FIRST + WORDS * rank + word]
+
+    def _put(self, word: int, value: int) -> None:
+        self._words[FIRST + WORDS * self._rank + word] = value
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # given up by the kernel where its holder dies
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, which tells it from a later one of the same number; 0 where it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
