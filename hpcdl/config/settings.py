@@ -299,7 +299,10 @@ SUBMIT_OPTIONS: Mapping[str, SettingLimits] = MappingProxyType(
         "retries": _option(int, "a whole number from 0 to 1000000", 0, 1_000_000),
         "checkpoint_dir": _words("a folder"),
         "grace": _option(float, "a number of seconds from 0.1 to 86400", 0.1, _DAY, "s"),
-        "signal": _words("hpcdl, lightning, submitit, hf or none", "hpcdl|lightning|submitit|hf|none"),
+        "signal": _words(
+            "hpcdl, lightning, submitit, hf, SIGTERM, SIGUSR1, SIGUSR2 or none",
+            "hpcdl|lightning|submitit|hf|SIGTERM|SIGUSR[12]|none",
+        ),
         "resumes": _words("yes, or a pattern of the checkpoints that its program writes"),
         "progress": _words("tqdm, hf, lightning or keras", "tqdm|hf|lightning|keras"),
         "progress_regex": _words("a regular expression"),

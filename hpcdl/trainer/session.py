@@ -35,6 +35,9 @@ PRESETS: Mapping[str, signal.Signals | None] = {
     "lightning": signal.SIGUSR1,
     "submitit": signal.SIGUSR2,
     "hf": signal.SIGTERM,
+    "SIGTERM": signal.SIGTERM,
+    "SIGUSR1": signal.SIGUSR1,
+    "SIGUSR2": signal.SIGUSR2,
     "none": None,
 }
 

@@ -253,7 +253,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--signal", type=click.Choice(list(SIGNAL_PRESETS)), callback=_signal, default="hpcdl", show_default=True,
-        metavar="[hpcdl|submitit|hf|none]",
+        metavar="[hpcdl|submitit|hf|SIGTERM|SIGUSR1|SIGUSR2|none]",
         help="How it is asked to checkpoint and exit.",
     ),
     click.option(

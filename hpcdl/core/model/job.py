@@ -14,6 +14,9 @@ SIGNAL_PRESETS: dict[str, str | None] = {
     "lightning": "SIGUSR1",
     "submitit": "SIGUSR2",
     "hf": "SIGTERM",
+    "SIGTERM": "SIGTERM",
+    "SIGUSR1": "SIGUSR1",
+    "SIGUSR2": "SIGUSR2",
     "none": None,
 }
 """How a trainer is asked to checkpoint and exit; None: it cannot be asked, only ended."""
