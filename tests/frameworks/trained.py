@@ -19,6 +19,7 @@ class Trained:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
         self._runs = 0
+        self.job = 0  # the newest one
 
     def run(self, argv: Sequence[str], stops: Sequence[int] = (), *options: str, **env: str) -> tuple[str, list[int]]:
         """What `argv`, a script and its arguments, wrote into the file that it is given last, and the step from which
@@ -68,7 +69,8 @@ class Trained:
         words = [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
         given = ["--checkpoint-dir", str(here / "checkpoints"), "--grace", "60", *words, *options]
         answer = self.cluster.cli("submit", "--json", *given, "--", PYTHON, *argv, str(here / "out"))
-        return int(answer["jobs"][0]["id"])
+        self.job = int(answer["jobs"][0]["id"])
+        return self.job
 
     def _suspend(self, job: int, here: Path, step: int) -> None:
         self._until(job, here / f"at-{step}")

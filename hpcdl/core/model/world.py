@@ -407,3 +407,8 @@ def can_suspend(job: Job) -> bool:
     if job.spec.resumes is not None:
         return True  # it resumes by itself
     return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
+
+
+def has_own_handler(job: Job) -> bool:
+    """Whether the job is asked by a signal that its program handles itself: what that saves, hpcdl does not see."""
+    return job.spec.resumes is None and job.spec.signal not in ("hpcdl", "none")

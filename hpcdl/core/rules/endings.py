@@ -19,7 +19,7 @@ from hpcdl.core.model.incarnation import (
 )
 from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.transitions import FAILURES, UNTRAINED
-from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules import time_limits
 
 NOT_RUN = (126, 127)
@@ -135,6 +135,8 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if asked and culprit is None and job.spec.resumes:
         seen = next((f", the newest is {part.older}" for part in parts if part.older), "")
         return Cause.PREEMPTED, f"nothing new at {job.spec.resumes} since it was asked{seen}, {detail}"
+    if asked and culprit is None and has_own_handler(job):
+        return Cause.PREEMPTED, f"hpcdl saw no checkpoint of its program, {detail}"
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace period, {detail}"
     if killed_from_outside(worst):

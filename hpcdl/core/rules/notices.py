@@ -10,7 +10,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused, DropNotice, NoticesNotTaken, NoticesTaken, RetryNotices
 from hpcdl.core.model.notice import PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules.deadlines import deadline_text
 
 
@@ -42,6 +42,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return cause, event.detail or ("after its deadline" if late else "")
     if isinstance(event, ev.IncarnationEnded):
         own = "it starts over" if job.spec.resumes is None else "its program resumes by itself"
+        if has_own_handler(job):
+            own = "hpcdl does not know where its program resumes"
         resumes = own if event.step is None else f"it resumes from step {event.step}"
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
     if isinstance(event, ev.CheckpointDamaged):

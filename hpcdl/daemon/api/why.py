@@ -14,7 +14,7 @@ from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Placemen
 from hpcdl.core.model.pilot import Pilot
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
-from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, lifts_hold
+from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, lifts_hold
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.exemption import STARTS, exemption
 from hpcdl.daemon.queue import Queue, jobs_text, place_text
@@ -107,11 +107,17 @@ def reason(
     if running is None and target is not None and target.placement is not None:
         return _waits_for_gpus(world, target.placement) or planned
     if job.held:
-        return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
+        over = "; it starts over" if _starts_over(job) else ""
+        return f"held by its user: hpcdl {lifts_hold(job)} {job.id}{over}"
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
         return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing
     return queue.text(job, at) or planned or "waiting for the next scheduling decision"
+
+
+def _starts_over(job: Job) -> bool:
+    """Whether what the job has done so far is lost."""
+    return job.first_start_at is not None and job.progress.saved_step is None and not can_suspend(job)
 
 
 def _all_here(world: World, running: Incarnation) -> bool:
@@ -241,10 +247,17 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if not job.finished and job.last.cause is not None and job.progress.saved_step is None:
         if job.spec.resumes is not None:
             lines.append("its program resumes by itself, from checkpoints of its own")
+        elif has_own_handler(job):
+            lines.append("hpcdl knows of no checkpoint of its program: --resumes says that it resumes by itself")
         else:
             lines.append(
                 "no checkpoint yet: it started from the beginning" if running else "no checkpoint: it starts over"
             )
+    if running is not None and running.state is IncarnationState.RUNNING and not can_suspend(job):
+        lines.append(
+            "nothing shows yet that it can checkpoint (hpcdl.attach(), --signal or --resumes): after a suspend it "
+            "would start over"
+        )
     if job.failures.total:
         used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""
         lines.append(count(job.failures.total, "failure") + used)

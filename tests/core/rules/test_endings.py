@@ -138,6 +138,15 @@ def test_a_framework_that_exits_well_when_asked_is_not_complete_for_that(preset:
     assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
 
 
+@pytest.mark.parametrize("preset", ["hf", "submitit", "SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_of_a_program_with_a_handler_of_its_own_no_more_is_said_than_is_known(preset: str) -> None:
+    asked = incarnation(part(code=124, ended_by="suspend"))
+    job = replace(JOB, spec=replace(JOB.spec, signal=preset))
+    assert cause_of(job, asked) == (Cause.PREEMPTED, "hpcdl saw no checkpoint of its program, exit code 124")
+    known = replace(job, spec=replace(job.spec, resumes=""))
+    assert cause_of(known, asked) == (Cause.SUSPENDED, "its program resumes by itself, exit code 124")
+
+
 @pytest.mark.parametrize(("total", "cause"), [(50, Cause.DONE), (51, Cause.SUSPENDED)])
 def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, cause: Cause) -> None:
     job = replace(JOB, progress=JobProgress(50, total, 40))

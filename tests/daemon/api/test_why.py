@@ -110,6 +110,19 @@ def test_work_that_is_lost_is_told() -> None:
     again = replace(ended, live=(replace(RUNNING, number=2),), last_incarnation=2)
     assert "no checkpoint yet: it started from the beginning" in details(again)
     assert "no checkpoint" not in details(replace(ended, last=LastAttempt(Cause.PREEMPTED), progress=SAVED))
+    own = replace(ended, spec=replace(ended.spec, signal="SIGUSR1"))
+    assert "hpcdl knows of no checkpoint of its program" in details(own)
+    assert "starts over" not in details(own)
+    held = "held by its user: hpcdl resume 1"
+    assert explain(HERE, replace(ended, held=True), {}, 100.0).reason == f"{held}; it starts over"
+    assert explain(HERE, replace(own, held=True), {}, 100.0).reason == held
+
+
+def test_who_shows_no_way_to_checkpoint_is_told_so_while_it_runs() -> None:
+    running = job(first_start_at=95.0, live=(RUNNING,), last_incarnation=1)
+    assert "nothing shows yet that it can checkpoint" in details(running)
+    assert "nothing shows yet" not in details(replace(running, can_suspend=True))
+    assert "nothing shows yet" not in details(replace(running, spec=replace(running.spec, signal="SIGUSR2")))
 
 
 def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
