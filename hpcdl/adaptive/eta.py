@@ -18,6 +18,7 @@ from statistics import median
 
 from hpcdl.adaptive.forecast import ArrivalModel, whole_of
 from hpcdl.adaptive.options import Candidate, Menu, OptionMenu, candidates
+from hpcdl.adaptive.prior import UNKNOWN, doubt
 from hpcdl.core.model.plan import JobView, View
 
 LOOK = 50
@@ -251,10 +252,11 @@ def grounds_of(
     found = candidates(view)
     me = next((each for each in found.candidates if each.job.id == job.id), None)
     holds = job.placement is not None and not job.leaving
-    if me is None or not me.options or (job.profile is None and not holds):
+    unknown = doubt(job)
+    if me is None or not me.options or (unknown >= UNKNOWN and not holds):
         return None if shown_s is None or not holds else EtaBasis(BandBasis(shown_s, NONE), ours=ours)
     usual_s = _usual_s(found)
-    off = Z * math.log1p(job.profile.spread) if job.profile is not None else 0.0
+    off = Z * math.hypot(math.log1p(job.profile.spread) if job.profile is not None else 0.0, unknown)
     coming = ArrivalModel(view.now, found)
     whole, left = whole_of(me), me.remaining
     best_s = math.inf if whole is None or not job.total or left is None else whole[1] * left / job.total

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.adaptive.prior import PriorProfile, believed, usual
+from hpcdl.adaptive.prior import PriorProfile, believed, remaining, usual
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, NodeView, View
 from hpcdl.core.model.profile import MAX_GPUS, Profile
@@ -206,7 +206,7 @@ def candidates(view: View) -> OptionMenu:
         candidate = known.candidate
         if candidate is not None:
             if known.kind is not None:
-                left = job.remaining(view.now, known.kind)
+                left = remaining(job, view.now, known.kind)
                 candidate = Candidate(job, candidate.menu, candidate.kept, left, candidate.fixed, place=candidate.place)
             found.append(candidate)
     return OptionMenu(ground.pools, tuple(found))
@@ -244,8 +244,9 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
         kept = _kept(menu, aim, held, ground)
     there = held if held is not None else aim
     kind = "" if there is None else _kind(ground, there)
-    left = job.remaining(now, kind)
-    trains = job.step_at is not None and left is not None and job.profile is not None
+    left = remaining(job, now, kind)
+    steps = job.step_at is not None and job.profile is not None
+    trains = left is not None and (steps or (job.profile is None and job.total is None and held is not None))
     gates = not phase.begun and phase.ahead_s < profile.gate_s
     ready_at = job.submitted_at + job.profile.gate_s if gates and job.profile is not None else 0.0
     place = -1 if kept is None else menu.options.index(kept)

@@ -1,8 +1,9 @@
 """What is believed of a job of which nothing was seen yet, from the other jobs of the view.
 
 A job without a profile, whose like has never trained, is taken to scale as most do, on every kind of GPU, and to be as
-long as the others usually are: its steps say nothing of that while nobody has seen how fast it does them. What starts
-and suspends take is what they take others. All of it is replaced by what was learnt with the first report of progress.
+long as those of its model, script, framework or user were (`JobView.usual`), else as the others usually are: its steps
+say nothing of that while nobody has seen how fast it does them. What starts and suspends take is what they took these.
+All of it is replaced by what was learnt with the first report of progress.
 """
 
 import math
@@ -18,6 +19,9 @@ from hpcdl.estimators.scaling import assumed_profile
 
 LENGTH_S = 600.0
 """How long a job is taken to be on one GPU where none is known that would show it."""
+
+UNKNOWN = 1.3
+"""Sigma of the logarithm of such a length."""
 
 COST_S = 30.0
 """And what starting it takes, and suspending it and starting it again."""
@@ -71,9 +75,37 @@ def believed(job: JobView, kinds: tuple[str, ...], found: PriorProfile | None) -
     if job.profile is not None:
         return job.profile
     found = found or PriorProfile()
-    times = dict(found.times)
+    times, length_s = dict(found.times), found.length_s
+    if job.usual is not None:
+        seen = {"startup_s": job.usual.start_s, "resume_s": job.usual.start_s, "save_s": job.usual.save_s}
+        times |= {name: seconds for name, seconds in seen.items() if seconds is not None}
+        length_s = job.usual.length_s or length_s
     times["startup_s"] = max(times.get("startup_s", 0.0), times.get("gate_s", 0.0))
-    return assumed_profile(job.total, job.nodes_max, _GPUS, kinds, found.length_s, tuple(times.items()))
+    return assumed_profile(job.total, job.nodes_max, _GPUS, kinds, length_s, tuple(times.items()))
+
+
+def remaining(job: JobView, now: float, kind: str = "") -> float | None:
+    """Steps that it still has to do at `now`, on GPUs of that kind: of those that it has in all, else of as many as
+    jobs like it had; of a job without a profile that says none, seconds on one GPU. None where nothing is known.
+
+    One that has come as far is taken to go on for a while: a quarter of what jobs like it took.
+    """
+    left, like = job.remaining(now, kind), job.usual
+    if left is not None or like is None:
+        return left
+    if job.profile is None:
+        return None if like.length_s is None else max(like.length_s / 4, like.length_s - job.attained_gpu_s(now))
+    return None if like.steps is None else max(like.steps / 4, like.steps - job.steps(now, kind))
+
+
+def doubt(job: JobView) -> float:
+    """Sigma of a lognormal factor on what the job has left: 0 where its steps and its speed are known."""
+    if job.profile is None:
+        known = job.usual is not None and job.usual.length_s is not None
+        return job.usual.length_spread if job.usual is not None and known else UNKNOWN
+    if job.total is not None:
+        return 0.0
+    return job.usual.steps_spread if job.usual is not None and job.usual.steps is not None else UNKNOWN
 
 
 def look_again_at(view: View) -> float | None:

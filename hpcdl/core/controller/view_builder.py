@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdl.core.controller.history import Group, Histories, groups_of
 from hpcdl.core.fold.fold import ChangeSet
 from hpcdl.core.fold.observations import arrivals_of, observations_of, slower
 from hpcdl.core.model.health import Avoided
 from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.plan import JobView, NodeView, Profiles, Standing, View, held_on
-from hpcdl.core.model.profile import Observations, Profile, Timing
+from hpcdl.core.model.profile import Observations, Profile, Timing, UsualJob
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, gpu_kind
 from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, lifts_hold
@@ -36,12 +37,17 @@ class _JobInputs:
     exempt: Exemption | None = None
 
 
+_Alike = tuple[tuple[Group, ...], str | None]
+"""What jobs of which the same is learnt have in common: their groups, and the profile that they name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _LearntProfile:
     """A profile that was learnt, None where nothing could be, and of what."""
 
     own: Observations
     usual: tuple[Timing, ...]
+    group: UsualJob | None
     seen: Observations | None
     profile: Profile | None
 
@@ -55,13 +61,14 @@ class Views:
         self._exempt: dict[int, float] = {}  # by job, when what its view says of that ends by itself
         self._jobs: dict[int, _JobInputs] = {}
         self._standing = StandingNodes()
-        self._learnt_of: dict[str, _LearntProfile] = {}
+        self._learnt_of: dict[tuple[Group, ...], _LearntProfile] = {}
+        self._histories = Histories()
         self._named_of: dict[tuple[str, str], tuple[Observations, Profile, Profile]] = {}
         self._sorted = SortedJobs()
         self._restless: set[int] = set()
-        self._learns: dict[int, str] = {}
-        self._alike: dict[str, set[int]] = {}
-        self._last_learnt: dict[str, Profile | None] = {}
+        self._learns: dict[int, _Alike] = {}
+        self._alike: dict[_Alike, set[int]] = {}
+        self._last_learnt: dict[_Alike, tuple[Profile | None, UsualJob | None]] = {}
         self._turns = Turns()
         self._there: ViewNodes | None = None
         self._made_with: tuple[int, bool, Profiles] | None = None
@@ -85,6 +92,8 @@ class Views:
         changed = None if touched is None else touched.jobs
         if len(self._learnt_of) > 2 * len(world.observed) + 100:
             self._learnt_of.clear()
+        if self._exempt_starts:  # papers learn as they did
+            self._histories.look(world, changed)
         if changed is None:
             changed = {*self._sorted.jobs, *world.active}
         over = [number for number, until in self._exempt.items() if until <= now]
@@ -114,7 +123,12 @@ class Views:
             if (key := self._learns.pop(number, None)) is not None:
                 self._alike[key].discard(number)
             return
-        view = self._job(world, world.jobs[number], profiles, now, largest)
+        key = self._learns.get(number)
+        if key is None:
+            spec = world.jobs[number].spec
+            key = self._learns[number] = (groups_of(spec), spec.profile)
+            self._alike.setdefault(key, set()).add(number)
+        view = self._job(world, world.jobs[number], key[0], profiles, now, largest)
         self._sorted.put(view)
         # What blocks a job may pass by itself; but its turn comes with a change of another member of its array.
         known = self._jobs[number].exempt
@@ -129,10 +143,6 @@ class Views:
             self._exempt[number] = min(until)
         else:
             self._exempt.pop(number, None)
-        spec = world.jobs[number].spec
-        if number not in self._learns and (profiles.learn is not None or spec.profile is not None):
-            key = self._learns[number] = spec.learns_as if spec.profile is None else f"{spec.learns_as}\0{spec.profile}"
-            self._alike.setdefault(key, set()).add(number)
 
     def _learnt_anew(self, world: World, profiles: Profiles) -> set[int]:
         """The jobs of which something else is learnt than at the last view, from jobs like them."""
@@ -142,23 +152,27 @@ class Views:
             self._last_learnt.pop(key, None)
         for key, numbers in self._alike.items():
             job = world.jobs[next(iter(numbers))]
-            profile = self._profile(world, job, profiles)
-            if profile is not self._last_learnt.get(key):
-                self._last_learnt[key] = profile
+            learnt = (self._profile(world, job, key[0], profiles), self._histories.usual(key[0]))
+            known = self._last_learnt.get(key, (None, None))
+            if learnt[0] is not known[0] or learnt[1] != known[1]:
+                self._last_learnt[key] = learnt
                 found |= numbers
         return found
 
-    def _job(self, world: World, job: Job, profiles: Profiles, now: float, largest: int) -> JobView:
+    def _job(
+        self, world: World, job: Job, groups: tuple[Group, ...], profiles: Profiles, now: float, largest: int
+    ) -> JobView:
         target = world.targets.get(job.id)
-        profile = self._profile(world, job, profiles)
+        profile, usual = self._profile(world, job, groups, profiles), self._histories.usual(groups)
         blocked = blocked_why(world, job, now) or self._turns.wants(job)
-        exempt = exemption(world, job, profile, self._exempt_starts)
+        exempt = exemption(world, job, profile, self._exempt_starts, usual)
         known = self._jobs.get(job.id)
         if (
             known is not None
             and known.job is job
             and known.target is target
             and known.profile is profile
+            and known.view.usual == usual
             and known.view.blocked == blocked
             and known.exempt == exempt
             and known.view.exempt == (can_suspend(job) and exempt is not None and now < exempt.suspend_until)
@@ -174,13 +188,13 @@ class Views:
             total = known.view.total
         else:
             total = profiles.total_of(job)
-        view = _job_view(job, target, profile, total, blocked, largest, exempt, now)
+        view = _job_view(job, target, profile, usual, total, blocked, largest, exempt, now)
         self._jobs[job.id] = _JobInputs(job, target, profile, view, exempt)
         return view
 
-    def _profile(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
+    def _profile(self, world: World, job: Job, groups: tuple[Group, ...], profiles: Profiles) -> Profile | None:
         named = job.spec.profile is not None
-        return self._named(world, job, profiles) if named else self._learnt(world, job, profiles)
+        return self._named(world, job, profiles) if named else self._learnt(world, job, groups, profiles)
 
     def _named(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
         """The profile that the job names, with the starts that jobs alike took where they take longer than it says."""
@@ -197,21 +211,21 @@ class Views:
         self._named_of[key] = (own, profile, found)
         return found
 
-    def _learnt(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
+    def _learnt(self, world: World, job: Job, groups: tuple[Group, ...], profiles: Profiles) -> Profile | None:
         """What was learnt from jobs alike; made anew only after more was seen of them."""
         key = job.spec.learns_as
         own = world.observed.get(key)
         if own is None or profiles.learn is None:
             return None
-        known = self._learnt_of.get(key)
-        if known is not None and known.own is own and known.usual is world.usual_times:
+        known, group = self._learnt_of.get(groups), self._histories.usual(groups)
+        if known is not None and known.own is own and known.usual is world.usual_times and known.group == group:
             return known.profile
-        seen = observations_of(world, key, self._exempt_starts > 0)  # the studies of the papers learn as they did
+        seen = observations_of(world, key, self._exempt_starts > 0, group)  # papers learn as they did
         if known is not None and known.seen == seen:
             profile = known.profile
         else:
             profile = None if seen is None else profiles.of(job, seen)
-        self._learnt_of[key] = _LearntProfile(own, world.usual_times, seen, profile)
+        self._learnt_of[groups] = _LearntProfile(own, world.usual_times, group, seen, profile)
         return profile
 
 
@@ -224,6 +238,7 @@ def _job_view(
     job: Job,
     target: Target | None,
     profile: Profile | None,
+    usual: UsualJob | None,
     total: int | None,
     blocked: str,
     largest: int,
@@ -274,6 +289,7 @@ def _job_view(
         priority=spec.priority,
         exempt=stays and can_suspend(job),
         exempt_until=exempt.suspend_until if exempt is not None and stays else 0.0,
+        usual=usual,
     )
 
 

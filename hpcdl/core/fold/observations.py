@@ -12,7 +12,7 @@ from itertools import islice
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
-from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
+from hpcdl.core.model.profile import Observation, Observations, Profile, Timing, UsualJob
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import Job, World
 
@@ -129,11 +129,13 @@ def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation
     return changed(incarnation, last_rescale=InPlaceRescale(at, cost_s))
 
 
-def observations_of(world: World, key: str, own_starts: bool = True) -> Observations | None:
+def observations_of(
+    world: World, key: str, own_starts: bool = True, group: UsualJob | None = None
+) -> Observations | None:
     """What was seen of jobs with this `learns_as`, with the usual times where they showed none; None without a step.
 
     Rounded, so that it stays the same while what is reported is no news. `own_starts`: once one kind of its starts is
-    known, others' say nothing of the rest.
+    known, others' say nothing of the rest. `group`: what is usual of jobs like these; it comes before all jobs' times.
     """
     seen = world.observed.get(key)
     if seen is None or not seen.rates:
@@ -141,8 +143,13 @@ def observations_of(world: World, key: str, own_starts: bool = True) -> Observat
     own = {timing.what for timing in seen.times}
     if own_starts and not own.isdisjoint(OF_A_START):
         own.update(OF_A_START)
-    usual = (timing for timing in world.usual_times if timing.what not in own)
-    return Observations(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
+    usual = {timing.what: timing for timing in world.usual_times}
+    if group is not None and group.start_s is not None:
+        usual.update((what, Timing(what, 1.0, group.start_s)) for what in OF_A_START)
+    if group is not None and group.save_s is not None:
+        usual.setdefault("save_s", Timing("save_s", 1.0, group.save_s))
+    others = (timing for what, timing in usual.items() if what not in own)
+    return Observations(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *others))))
 
 
 def slower(profile: Profile, seen: Observations) -> Profile:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, overload
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
-from hpcdl.core.model.profile import Observations, Profile
+from hpcdl.core.model.profile import Observations, Profile, UsualJob
 from hpcdl.core.model.units import GpuRef, count, fold_nodes
 from hpcdl.core.model.world import Job, JobState, Target
 
@@ -85,6 +85,7 @@ class JobView:
     priority: int = 0  # a higher one comes first
     exempt: bool = False  # it is not to be preempted for the good of others now: so `can_suspend` is False
     exempt_until: float = 0.0  # when that is over at the latest; 0.0 while it is not exempt
+    usual: UsualJob | None = None  # what is usual of jobs like it; None: nothing is known
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 

@@ -50,6 +50,19 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class UsualJob:
+    """What starts, saves and whole jobs took of jobs like one, as far as it showed nothing of that itself. Rounded."""
+
+    start_s: float | None = None  # from the grant of GPUs until it trains; None: not known
+    save_s: float | None = None  # of a checkpoint; None: not known
+    length_s: float | None = None  # training of a whole job on one GPU; None: none ended yet
+    length_spread: float = 0.0  # sigma of a lognormal factor on that
+    steps: float | None = None  # of a whole job; None: none ended that reported some
+    steps_spread: float = 0.0  # sigma of a lognormal factor on those
+    of: str = ""  # of whose jobs length and steps are, in words
+
+
+@dataclass(frozen=True, slots=True)
 class Observations:
     """What was seen of jobs that scale alike: how fast they trained, and how long starts and suspends took."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from hpcdl.core.fold.observations import OF_A_START
 from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.plan import JobView, Plan, View
-from hpcdl.core.model.profile import Observations, Profile, Timing
+from hpcdl.core.model.profile import Observations, Profile, Timing, UsualJob
 from hpcdl.core.model.world import Job, World
 
 STARTS = 3.0
@@ -38,10 +38,13 @@ class Exemption:
     guess: bool = False  # what its start takes is estimated from others, of whom more may be seen
 
 
-def exemption(world: World, job: Job, profile: Profile | None, starts: float) -> Exemption | None:
+def exemption(
+    world: World, job: Job, profile: Profile | None, starts: float, group: UsualJob | None = None
+) -> Exemption | None:
     """The exemption of a job's attempt, also where it is over; None where there is no attempt that could have one.
 
-    `profile`: the one that the job names or that was learnt; `starts`: STARTS, or 0 for none.
+    `profile`: the one that the job names or that was learnt; `starts`: STARTS, or 0 for none; `group`: what is usual of
+    jobs like it.
     """
     running = job.running
     if not starts or running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
@@ -51,7 +54,7 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
     if start is None:
         if job.spec.signal == "hpcdl" or running.attached:
             return Exemption(granted_at + STARTING_S, granted_at + STARTING_S, False)
-        until = granted_at + (1 + starts) * expected_start_s(world, job, profile)
+        until = granted_at + (1 + starts) * expected_start_s(world, job, profile, group)
         return Exemption(until, until, False, job.costs.start_s is None)
     until = start.at + starts * start.took_s
     if job.spec.rescale == "restart":
@@ -63,8 +66,9 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
     return Exemption(until, rescale_until, True)
 
 
-def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:
-    """What a start of the job takes: its last one did, else those of jobs like it, or what is said of it, or usual."""
+def expected_start_s(world: World, job: Job, profile: Profile | None, group: UsualJob | None = None) -> float:
+    """What a start of the job takes: its own last one, else those of its script and model, or what its profile says, or
+    what is usual of its model, script, framework or user (`group`), or of all jobs."""
     if job.costs.start_s is not None:
         return job.costs.start_s
     seen = _slowest(world.observed.get(job.spec.learns_as, Observations()).times, OF_A_START)
@@ -72,6 +76,8 @@ def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:
         return seen
     if profile is not None:
         return max(profile.startup_s, profile.resume_s)
+    if group is not None and group.start_s is not None:
+        return group.start_s
     usual = _slowest(world.usual_times, OF_A_START)
     return PRIOR_S if usual is None else usual
 

@@ -25,6 +25,7 @@ from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.estimates import forecast_json, unheeded, when, when_json, when_text
 from hpcdl.daemon.api.http import ApiProblem, Encoded, body_of, number_of, numbers_of, seconds_of
 from hpcdl.daemon.api.job_list import JobList, JobQuery
+from hpcdl.daemon.api.learnt import learnt_of
 from hpcdl.daemon.api.pilots import batch_notes, largest_hole
 from hpcdl.daemon.api.post_mortem import aftermath, past_of
 from hpcdl.daemon.api.rows import Json
@@ -93,7 +94,9 @@ async def why(api: ApiContext, request: Request) -> Json:
         details += [f"no more pilots: {note}" for note in batch_notes(api)]
     if warning := await unheeded(api, (job,)):
         details.append(warning)
-    return found | {"details": details, **when_json(eta)} | await forecast_json(api, world, job, now)
+    lines, learnt = await asyncio.to_thread(learnt_of, world, job)
+    known = {"details": [*details, *lines], "learnt": learnt, **when_json(eta)}
+    return found | known | await forecast_json(api, world, job, now)
 
 
 async def _events_of(api: ApiContext, job: int) -> list[Recorded]:

@@ -1,0 +1,36 @@
+"""What was learnt from earlier jobs, for one job: the lines and the JSON of `hpcdl why`.
+
+It reads the world alone; `core/controller/history.py` says which jobs count.
+"""
+
+from hpcdl.core.controller.history import Histories, Learnt, groups_of
+from hpcdl.core.model.world import Job, World
+from hpcdl.daemon.api.rows import Json
+
+LINES = (
+    ("start", "starts take about", "start"),
+    ("save", "saves take about", "job"),
+    ("length", "whole jobs train for about, on one GPU,", "job"),
+)
+"""Field of `Sample`, how its line begins, and what it counts."""
+
+
+def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
+    """Lines, and by field of `Sample` `{"mean", "low", "high", "times", "of", "spread"}`, null where none is known."""
+    known = Histories()
+    known.look(world, None)
+    groups = groups_of(job.spec)
+    found = {what: known.learnt(groups, what) for what in ("start", "save", "length", "steps")}
+    lines = [f"{begins} {each.text(unit)}" for what, begins, unit in LINES if (each := found[what]) is not None]
+    return lines, {what: None if each is None else _json(each) for what, each in found.items()}
+
+
+def _json(each: Learnt) -> Json:
+    return {
+        "mean": round(each.mean, 3),
+        "low": round(each.low, 3),
+        "high": round(each.high, 3),
+        "times": each.times,
+        "of": each.whose,
+        "spread": round(each.spread, 3),
+    }
