@@ -26,6 +26,12 @@ _NONE: frozenset[int] = frozenset()
 FEW_STATES = 20_000
 """Nodes are pools of their own while all combinations of what is used of each are at most so many."""
 
+LONG = 5.0
+"""A speed-up that is only assumed is tried where the job trains on for so many times what the change costs, ..."""
+
+WORTH = 0.05
+"""... and more GPUs that make a job no faster than by this are not offered to it, as far as its rates are learnt."""
+
 KEPT = 8
 """Pools of so many sets of nodes are kept: a thousand nodes that come one by one are a thousand sets of up to 1,000."""
 
@@ -233,6 +239,10 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
     profile = believed(job, ground.kinds, ground.usual)
     phase = _phase(now, job, profile, ground.where)
     aim = job.target if held is None or job.leaving else held
+    there = held if held is not None else aim
+    kind = "" if there is None else _kind(ground, there)
+    left = remaining(job, now, kind)
+    long = True
     if fixed and held is not None:
         number = ground.where[held.shares[0].node]
         kind, gpus, nodes = ground.pools[number].kind, held.per_node, len(held.shares)
@@ -240,18 +250,29 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
         menu = _alone(option, _unit(profile, ground.pools), len(ground.pools))
         kept: Option | None = menu.options[0]
     else:
-        menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
+        long = profile.measured is None or not phase.holds or _is_long(job, profile, phase, left, kind, now)
+        menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase, long)
         kept = _kept(menu, aim, held, ground)
-    there = held if held is not None else aim
-    kind = "" if there is None else _kind(ground, there)
-    left = remaining(job, now, kind)
     steps = job.step_at is not None and job.profile is not None
     trains = left is not None and (steps or (job.profile is None and job.total is None and held is not None))
     gates = not phase.begun and phase.ahead_s < profile.gate_s
     ready_at = job.submitted_at + job.profile.gate_s if gates and job.profile is not None else 0.0
     place = -1 if kept is None else menu.options.index(kept)
     candidate = Candidate(job, menu, kept, left, fixed, ready_at, _starts_at(job, phase), place)
-    return _FixedCandidate(ground, candidate, kind if trains else None, not gates)
+    return _FixedCandidate(ground, candidate, kind if trains else None, long and not gates)
+
+
+def _is_long(job: JobView, profile: Profile, phase: _Phase, left: float | None, kind: str, now: float) -> bool:
+    """Whether a job that holds GPUs trains on for LONG times what a change of their number costs it.
+
+    Of one of unknown length: as long as it has held them.
+    """
+    gpus = phase.gpus * phase.nodes
+    if left is None or (job.profile is None and (job.usual is None or job.usual.length_s is None)):
+        left_s = job.attained_gpu_s(now) / gpus
+    else:
+        left_s = left / rate_of(profile, kind, phase.gpus, phase.nodes)
+    return left_s >= LONG * _stall_s(profile, phase, gpus + 1, moved=False)
 
 
 def _kept(menu: Menu, aim: Placement | None, held: Placement | None, ground: _Ground) -> Option | None:
@@ -318,6 +339,7 @@ def _menu(
     nodes_max: int,
     pools: tuple[GpuPool, ...],
     phase: _Phase,
+    long: bool = True,
 ) -> Menu:
     found = []
     for number, pool in enumerate(pools):
@@ -332,7 +354,35 @@ def _menu(
                 found.append(
                     Option(pool.kind, many, gpus, rate_of(profile, pool.kind, gpus, many), stall, number, moved)
                 )
+    if profile.measured is not None:
+        found = _worthwhile(found, profile.measured, phase, long)
     return _columns(tuple(found), _unit(profile, pools), len(pools))
+
+
+def _worthwhile(
+    found: list[Option], measured: tuple[tuple[str, int, int], ...], phase: _Phase, long: bool
+) -> list[Option]:
+    """The options of a job whose rates are learnt, without those that would waste GPUs.
+
+    These are more GPUs that make it no faster than fewer do; and, of a job that is not `long`, more than it holds where
+    nobody has measured how fast it is. One that is not long keeps what it holds, and so does one that was not measured
+    there yet.
+    """
+    fastest: dict[str, float] = {}
+    slow = set()
+    for each in sorted(found, key=lambda option: (option.units, option.nodes)):
+        if each.rate < (1 + WORTH) * fastest.get(each.kind, 0.0):
+            slow.add(each)
+        fastest[each.kind] = max(each.rate, fastest.get(each.kind, 0.0))
+    held = (phase.pool, phase.gpus, phase.nodes) if phase.holds else None
+
+    def offered(each: Option) -> bool:
+        tried = (each.kind, each.nodes, each.gpus) in measured
+        if (each.pool, each.gpus, each.nodes) == held:
+            return each not in slow or not long or not tried
+        return each not in slow and (long or tried or each.units <= phase.gpus * phase.nodes)
+
+    return [each for each in found if offered(each)]
 
 
 def _sizes(allowed: tuple[int, ...], pool: GpuPool, nodes: int, held: int) -> tuple[int, ...]:

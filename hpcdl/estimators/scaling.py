@@ -20,6 +20,9 @@ TIMED = (
 )  # fmt: skip
 """The times of a profile that starts, suspends and rescales show."""
 
+MEASURED_S = 20.0
+"""A rate counts as measured once it was seen for so many seconds."""
+
 MANY = 16  # up to here every number of GPUs or nodes has a point in a profile; past it about every fifth
 
 
@@ -82,7 +85,8 @@ class ScalingCurve:
         )
         points = _points(places, self.posterior.rates(places, self.kind))
         found = Profile(name, points) if base is None else replace(base, name=name, points=points)
-        return replace(found, source=source, kinds=curves, spread=spread)
+        measured = tuple((seen.kind, seen.nodes, seen.gpus) for seen in self.known if seen.seconds >= MEASURED_S)
+        return replace(found, source=source, kinds=curves, spread=spread, measured=measured)
 
     def _places(self) -> list[tuple[int, int]]:
         """(nodes, GPUs per node) of a profile's points."""
@@ -204,6 +208,7 @@ def assumed_profile(
         source="assumed: nothing was seen of it yet",
         kinds=tuple(each for each in curves if each[0]),
         spread=1.0,
+        measured=(),
         **dict(times),  # type: ignore[arg-type]  # seconds only
     )
 

@@ -91,6 +91,7 @@ class Profile:
     power_w: what a GPU takes while it trains, 0 where it is not known.
     spread: relative standard error of the rates; 0 where they are taken as true.
     times_spread: how far starts, saves and resumes differ from one to the next: sigma of a lognormal factor on each.
+    measured: (kind, nodes, GPUs on each) at which the rates were measured while it ran; None: all are taken as true.
     source: where the numbers come from, in words: measured on what, or assumed, or a fit.
     """
 
@@ -112,6 +113,7 @@ class Profile:
     power_w: float = 0.0
     spread: float = 0.0
     times_spread: float = 0.0
+    measured: tuple[tuple[str, int, int], ...] | None = None
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _best: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
