@@ -7,7 +7,9 @@ and needs less than the job, which goes before it; how long it waits and how muc
 needs; and whether the model itself has it late. Their weights (`WEIGHTS`, a logistic regression) were fitted to
 simulations; `benchmarks/deadline_calibration.py` prints, for workloads that they were not fitted to, how often the
 predictions came true, and with --fit the weights that those would have. Rates that are uncertain lower the probability
-by what the fastest option may then miss.
+by what the fastest option may then miss. A job whose length is only known from others (its steps without a rate, or no
+steps) is taken to be as long as they were, give or take their spread (`prior.doubt`): the probability is the mean over
+that, and `low` to `high` what it would be were the job at one end or the other of the middle 80 %.
 
 Nothing is drawn by chance: same view, same answer.
 """
@@ -20,6 +22,7 @@ from statistics import NormalDist
 from hpcdl.adaptive.deadline import TOLERANCE_S, TimeOfDay
 from hpcdl.adaptive.lookahead import LookAhead, Rollout
 from hpcdl.adaptive.options import Candidate, OptionMenu, candidates
+from hpcdl.adaptive.prior import UNKNOWN, doubt
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, seconds_text
 
@@ -28,6 +31,10 @@ RECENT_S = 4 * 3600.0
 SLOWER, SLOWEST = 1.1, 20.0
 """A job that shows a rate so many times lower than its profile's on what it has is taken to be as slow everywhere; more
 than the latter is not believed."""
+QUADRATURE = ((-2.857, 0.011257), (-1.3556, 0.222076), (0.0, 0.533333), (1.3556, 0.222076), (2.857, 0.011257))
+"""Gauss and Hermite's five points of a standard normal distribution, with their weights."""
+Z = 1.2816
+"""Standard errors on either side that hold 80 % of it."""
 LIKELY = 0.9
 GAIN = 0.05
 """What raises the probability by less is not suggested."""
@@ -40,13 +47,17 @@ WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
 
 @dataclass(frozen=True, slots=True)
 class DeadlineEstimate:
-    """Whether a deadline will be met: `probability` that it is; `ends_at`: when the job would be done if nothing else
-    came, None: not in sight; `helps`: what would make it likelier, in words; `text`: all of it in one line."""
+    """Whether a deadline will be met: `probability` that it is, from `low` to `high` by how long the job may be;
+    `ends_at`: when it would be done if nothing else came, None: not in sight; `helps`: what would make it likelier, in
+    words; `text`: all of it in one line; `basis`: of whose jobs its length is known, "" where it is its own."""
 
     probability: float
     ends_at: float | None
     helps: tuple[str, ...]
     text: str
+    low: float
+    high: float
+    basis: str = ""
 
 
 def estimate_deadline(view: View, job: JobView, measured: float | None = None) -> DeadlineEstimate | None:
@@ -63,18 +74,45 @@ def estimate_deadline(view: View, job: JobView, measured: float | None = None) -
     clock = TimeOfDay(view.now)
     helps = tuple(_helps(view, job, chance, clock, measured)) if chance < LIKELY else ()
     ends_at = view.now + rolled.ends_s if math.isfinite(rolled.ends_s) else None
+    low, high = (_chance_at(view, job, scaled(rolled, doubt(job) * sign)) for sign in (Z, -Z))
+    basis = _basis(job)
     text = f"meets its deadline at {clock.text(job.deadline)} with a probability of {_percent(chance)}"
+    if basis:
+        text += f" ({_percent(low)} to {_percent(high)} by how long it may be: {basis})"
     if chance == 0.0:
         text = (
             f"cannot meet its deadline at {clock.text(job.deadline)}: needs {seconds_text(rolled.fastest_s)} at least"
         )
     elif ends_at is not None:
         text += f"; if nothing else comes, it is done by {clock.text(ends_at)}"
-    return DeadlineEstimate(chance, ends_at, helps, "; ".join((text, *helps)))
+    return DeadlineEstimate(chance, ends_at, helps, "; ".join((text, *helps)), low, high, basis)
+
+
+def _basis(job: JobView) -> str:
+    """Of whose jobs its length is known, in words; "" where it is known of itself."""
+    sigma = doubt(job)
+    if not sigma:
+        return ""
+    return job.usual.of if job.usual is not None and sigma < UNKNOWN else "nothing like it has ended here"
 
 
 def probability(view: View, job: JobView, rolled: Rollout) -> float:
-    """The probability that the job is done by its deadline."""
+    """The probability that the job is done by its deadline, over all lengths that it may have."""
+    sigma = doubt(job)
+    if not sigma:
+        return _chance_at(view, job, rolled)
+    return sum(weight * _chance_at(view, job, scaled(rolled, sigma * at)) for at, weight in QUADRATURE)
+
+
+def scaled(rolled: Rollout, by: float) -> Rollout:
+    """The rollout of a job that needs exp(`by`) times as long once it has GPUs."""
+    factor = math.exp(by)
+    ends_s = rolled.waits_s + (rolled.ends_s - rolled.waits_s) * factor if math.isfinite(rolled.ends_s) else math.inf
+    return replace(rolled, ends_s=ends_s, fastest_s=rolled.fastest_s * factor, needs_s=rolled.needs_s * factor)
+
+
+def _chance_at(view: View, job: JobView, rolled: Rollout) -> float:
+    """The probability for a job that is as long as the rollout says."""
     if job.deadline is None:
         raise ValueError(f"job {job.id} has no deadline")
     due_s = job.deadline - view.now
@@ -105,7 +143,11 @@ def outlooks(
     `measured`: see `roll`, by job.
     """
     found = _as_measured(candidates(view), measured)
-    able = {each.job.id: each.job for each in found.candidates if each.options and each.left_s is not None}
+    able = {
+        each.job.id: each.job
+        for each in found.candidates
+        if each.options and each.left_s is not None and doubt(each.job) < UNKNOWN
+    }
     asked = [able[number] for number in numbers if number in able and able[number].deadline is not None]
     if not asked:
         return {}

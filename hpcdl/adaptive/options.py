@@ -262,19 +262,6 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
     return _FixedCandidate(ground, candidate, kind if trains else None, long and not gates)
 
 
-def _is_long(job: JobView, profile: Profile, phase: _Phase, left: float | None, kind: str, now: float) -> bool:
-    """Whether a job that holds GPUs trains on for LONG times what a change of their number costs it.
-
-    Of one of unknown length: as long as it has held them.
-    """
-    gpus = phase.gpus * phase.nodes
-    if left is None or (job.profile is None and (job.usual is None or job.usual.length_s is None)):
-        left_s = job.attained_gpu_s(now) / gpus
-    else:
-        left_s = left / rate_of(profile, kind, phase.gpus, phase.nodes)
-    return left_s >= LONG * _stall_s(profile, phase, gpus + 1, moved=False)
-
-
 def _kept(menu: Menu, aim: Placement | None, held: Placement | None, ground: _Ground) -> Option | None:
     """The option that the job has or is on its way to, if that can be had on."""
     if aim is None or any(not ground.usable.get(share.node, _NONE).issuperset(share.gpus) for share in aim.shares):
@@ -316,6 +303,19 @@ def _phase(now: float, job: JobView, profile: Profile, where: Mapping[str, int])
         return _Phase(begun=begun, ahead_s=ahead)
     pool = where.get(at.shares[0].node, -1)
     return _Phase(pool, at.per_node, len(at.shares), holds, holds and begun, begun, ahead)
+
+
+def _is_long(job: JobView, profile: Profile, phase: _Phase, left: float | None, kind: str, now: float) -> bool:
+    """Whether a job that holds GPUs trains on for LONG times what a change of their number costs it.
+
+    Of one of unknown length: as long as it has held them.
+    """
+    gpus = phase.gpus * phase.nodes
+    if left is None or (job.profile is None and (job.usual is None or job.usual.length_s is None)):
+        left_s = job.attained_gpu_s(now) / gpus
+    else:
+        left_s = left / rate_of(profile, kind, phase.gpus, phase.nodes)
+    return left_s >= LONG * _stall_s(profile, phase, gpus + 1, moved=False)
 
 
 def _starts_at(job: JobView, phase: _Phase) -> float:
@@ -368,10 +368,12 @@ def _worthwhile(
     nobody has measured how fast it is. One that is not long keeps what it holds, and so does one that was not measured
     there yet.
     """
-    fastest: dict[str, float] = {}
-    slow = set()
-    for each in sorted(found, key=lambda option: (option.units, option.nodes)):
-        if each.rate < (1 + WORTH) * fastest.get(each.kind, 0.0):
+    slow, fastest, before = set(), dict[str, float](), dict[str, float]()
+    units = 0
+    for each in sorted(found, key=lambda option: option.units):
+        if each.units > units:
+            units, before = each.units, dict(fastest)
+        if each.rate < (1 + WORTH) * before.get(each.kind, 0.0):
             slow.add(each)
         fastest[each.kind] = max(each.rate, fastest.get(each.kind, 0.0))
     held = (phase.pool, phase.gpus, phase.nodes) if phase.holds else None

@@ -109,10 +109,18 @@ def doubt(job: JobView) -> float:
 
 
 def look_again_at(view: View) -> float | None:
-    """When the first report of a job that is not known may have come; None where there is no such job."""
+    """When what a job shows on the GPUs that it holds may be known; None where there is no such job."""
     for job in view.jobs:
-        # One that has reported steps, and still has no profile, is one that nobody learns from.
-        if job.profile is None and job.step == 0 and job.placement is not None and not job.leaving:
+        held = job.placement
+        if held is None or job.leaving:
+            continue
+        if job.profile is None:
+            # One that has reported steps, and still has no profile, is one that nobody learns from.
+            untried = job.step == 0
+        else:
+            measured, spot = job.profile.measured, (view.kind_of(held.nodes[0]), len(held.shares), held.per_node)
+            untried = measured is not None and spot not in measured
+        if untried:
             return view.now + LOOK_S
     return None
 

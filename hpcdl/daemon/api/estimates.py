@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hpcdl.core.controller.view_builder import build_view
-from hpcdl.core.fold.observations import observations_of
 from hpcdl.core.model.plan import Profiles, deadlines_unheeded
 from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, World
@@ -30,9 +29,10 @@ log = logging.getLogger("hpcdl.daemon")
 
 
 def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | None:
-    """`{"deadline", "probability", "ends_at", "helps", "text"}`; None without a deadline or once it is finished.
+    """`{"deadline", "probability", "probability_low", "probability_high", "basis", "ends_at", "helps", "text"}`; None
+    without a deadline or once it is finished.
 
-    `probability` and `ends_at` are None where the job's length is not known: it needs steps and a profile.
+    The probabilities and `ends_at` are None where nothing at all is known of the job's length.
     """
     if job.spec.deadline is None or job.finished:
         return None
@@ -41,12 +41,18 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     except Exception:  # the job is queued already: its submit must not be answered as if it were not
         log.exception("whether job %d meets its deadline could not be predicted", job.id)
         return None
-    answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
+    answer: Json = {
+        "deadline": job.spec.deadline,
+        "probability": None,
+        "probability_low": None,
+        "probability_high": None,
+        "basis": "",
+        "ends_at": None,
+        "helps": [],
+        "text": "",
+    }
     if found is None:
-        missing = [] if profiles.total_of(job) else ["--steps"]
-        if profiles.of(job, observations_of(world, job.spec.learns_as)) is None:
-            missing.append("a profile (--profile, or a job like it that has trained)")
-        needs = f": that needs {' and '.join(missing)}" if missing else ""
+        needs = "" if profiles.total_of(job) else ": that needs --steps, or a job like it that has ended"
         late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
         return answer | {"text": f"its deadline{late}"}
     objective, policies = MEANT_FOR
@@ -55,6 +61,9 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         text = f"under the objective {objective} (hpcdl config objective {objective}) it {text}"
     return answer | {
         "probability": round(found.probability, 4),
+        "probability_low": round(found.low, 4),
+        "probability_high": round(found.high, 4),
+        "basis": found.basis,
         "ends_at": found.ends_at,
         "helps": list(found.helps),
         "text": text,
@@ -66,7 +75,7 @@ def _deadline_estimate(world: World, job: Job, profiles: Profiles, now: float) -
 
     view = build_view(world, profiles, now)
     seen = next(each for each in view.jobs if each.id == job.id)
-    return estimate_deadline(view, seen, measured_rate(job, now)) if seen.profile is not None else None
+    return estimate_deadline(view, seen, measured_rate(job, now))
 
 
 async def unheeded(api: ApiContext, jobs: Iterable[Job]) -> str:
