@@ -75,8 +75,10 @@ class RolloutCase:
                 waiting.append((each.job.submitted_at + patience_s, entrant))
             else:
                 never.append(each.job.id)
-        late = [entrant for overdue_at, entrant in waiting if overdue_at <= view.now]
-        others = [entrant for overdue_at, entrant in waiting if overdue_at > view.now]
+        risky = [entrant for _, entrant in waiting if entrant.id in found.first]
+        late = [entrant for at, entrant in waiting if at <= view.now and entrant.id not in found.first]
+        others = [entrant for at, entrant in waiting if at > view.now and entrant.id not in found.first]
+        late = risky + late
         return cls(
             kinds,
             tuple(pool_of[name] for name in names),

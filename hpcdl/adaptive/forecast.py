@@ -105,10 +105,20 @@ def probability(view: View, job: JobView, rolled: Rollout) -> float:
 
 
 def scaled(rolled: Rollout, by: float) -> Rollout:
-    """The rollout of a job that needs exp(`by`) times as long once it has GPUs."""
-    factor = math.exp(by)
-    ends_s = rolled.waits_s + (rolled.ends_s - rolled.waits_s) * factor if math.isfinite(rolled.ends_s) else math.inf
-    return replace(rolled, ends_s=ends_s, fastest_s=rolled.fastest_s * factor, needs_s=rolled.needs_s * factor)
+    """The rollout of a job that needs exp(`by`) times as long once it has GPUs.
+
+    Its wait is the same, and `ends_s` says so; but `waits_s` keeps its ratio to what the job needs: a shorter job is
+    not less likely to be on time because it waits longer for its length.
+    """
+    factor, waits_s = math.exp(by), rolled.waits_s
+    ends_s = waits_s + (rolled.ends_s - waits_s) * factor if math.isfinite(rolled.ends_s) else math.inf
+    return replace(
+        rolled,
+        waits_s=waits_s * factor,
+        ends_s=ends_s,
+        fastest_s=rolled.fastest_s * factor,
+        needs_s=rolled.needs_s * factor,
+    )
 
 
 def _chance_at(view: View, job: JobView, rolled: Rollout) -> float:

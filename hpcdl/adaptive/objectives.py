@@ -93,6 +93,9 @@ def _weighed(view: View, found: OptionMenu, weigh: Callable[[View, OptionMenu, F
     overdue = submits(found) + PATIENCE_S + PATIENCE_RUNS * left_s
     due = [found.candidates[at] for at in np.flatnonzero(overdue <= view.now)]
     due.sort(key=lambda candidate: (candidate.job.submitted_at, candidate.job.id))
+    if found.first:
+        risky = [each for each in found.candidates if each.job.id in found.first]
+        due = risky + [each for each in due if each.job.id not in found.first]
     ready = np.array([candidate.ready_at for candidate in found.candidates])
     gated = (ready > view.now) & np.array([candidate.kept is None for candidate in found.candidates])
     weights = np.where(gated, GATED, 1.0) * weigh(view, found, left_s) * priority.weights(found)

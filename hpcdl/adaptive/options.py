@@ -7,7 +7,7 @@ and range alone is worked out once for all jobs alike.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -128,10 +128,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class OptionMenu:
-    """All candidates and the pools that their options are of, by number."""
+    """All candidates and the pools that their options are of, by number.
+
+    `first`: the ids of those that get GPUs before all others, as overdue ones do.
+    """
 
     pools: tuple[GpuPool, ...]
     candidates: tuple[Candidate, ...]
+    first: frozenset[int] = frozenset()
 
     @property
     def capacity(self) -> tuple[int, ...]:
@@ -421,6 +425,13 @@ def _columns(options: tuple[Option, ...], unit: float, pools: int) -> Menu:
         top=max(speed.tolist(), default=1.0),
         apiece=tuple(apiece),
     )
+
+
+def only(each: Candidate, options: tuple[Option, ...]) -> Candidate:
+    """The candidate with these of its options alone."""
+    menu = _columns(options, each.menu.unit, len(each.menu.apiece))
+    kept = each.kept if each.kept in options else None
+    return replace(each, menu=menu, kept=kept, place=-1 if kept is None else options.index(kept))
 
 
 def rate_of(profile: Profile, kind: str, gpus: int, nodes: int) -> float:

@@ -6,6 +6,7 @@ makespan.py, deadline.py), GPUs for it (hpcdl/placement/shapes.py), and reasons 
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hpcdl.adaptive import deadline, makespan, objectives
 from hpcdl.adaptive.arrivals import spare
@@ -13,9 +14,10 @@ from hpcdl.adaptive.choice import Choice
 from hpcdl.adaptive.options import Candidate, Option, OptionMenu, candidates
 from hpcdl.adaptive.prior import look_again_at
 from hpcdl.adaptive.priority import by_priority, differ
+from hpcdl.adaptive.protection import with_deadlines
 from hpcdl.adaptive.reasons import kept_reason, reason, waits
 from hpcdl.core.model.incarnation import Placement
-from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
 from hpcdl.placement.pool import target_of
 from hpcdl.placement.shapes import Layout, Shape, placement_of, realise
 
@@ -35,18 +37,19 @@ class Adaptive:
     """
 
     name = "adaptive"
-    deadlines = "deadline"
+    deadlines = ANY_OBJECTIVE
     fifo = False
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
         found = candidates(view)
-        choose = OBJECTIVES.get(view.objective, objectives.choose)
+        aim = OBJECTIVES.get(view.objective, objectives.choose)
+        choose = aim if aim is deadline.choose else partial(with_deadlines, choose=aim)
         if self.fifo:
             choice = in_order(view, found, choose)
         else:
             choice = by_priority(view, found, choose) if differ(found) else choose(view, found)
-        if choose is objectives.choose or choose is objectives.choose_fair:
+        if aim is objectives.choose or aim is objectives.choose_fair:
             choice = spare(view, found, choice)
         layout = _layout(view, found, choice)
         return _plan(view, found, choice, layout)

@@ -102,7 +102,8 @@ def test_a_job_at_its_last_step_has_nothing_left() -> None:
 
 
 UNHEEDED = {
-    ("adaptive", "jct"): "under the objective jct: hpcdl config objective deadline does",
+    ("adaptive", "jct"): "",
+    ("harvest", "jct"): "under the objective jct: hpcdl config objective deadline does",
     ("harvest", "fair"): "under the objective fair: hpcdl config objective deadline does",
     (
         "fifo",

@@ -222,7 +222,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--deadline", callback=_deadline, metavar="TIME|CLASS",
         help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, computed from its "
-        "profile.",
+        "profile. Protected under every objective.",
     ),
     click.option(
         "--accuracy", type=float, metavar="VALUE",

@@ -292,7 +292,7 @@ class Profile:
             resume_s=_number(name, "resume_s", values.get("resume_s", startup_s)),
             source=source.strip(),
             aliases=tuple(aliases),
-            **optional,
+            **optional,  # type: ignore[arg-type]  # numbers only
         )
 
     def to_mapping(self) -> dict[str, Any]:

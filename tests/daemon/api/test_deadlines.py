@@ -1,14 +1,17 @@
 """Whether a deadline will be met, as the API answers it."""
 
+from dataclasses import replace
+
 import pytest
 
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
-from hpcdl.core.model.world import GpuInfo
+from hpcdl.core.model.world import GpuInfo, Job, JobEnd, JobState, LastAttempt
 from hpcdl.daemon.api.estimates import forecast
 from hpcdl.policies import all_policies
 
@@ -80,14 +83,47 @@ def test_a_slip_is_told_later_and_unknown_lengths_are_said_to_be(controller: Con
     late = foreseen(controller, number, NOW + 1200)
     assert late is not None
     assert late["probability"] == 0.0
-    unknown = foreseen(controller, submit(controller, deadline=NOW + 600, profile=None))
+    unknown = foreseen(controller, submit(controller, deadline=NOW + 9000, profile=None))
     assert unknown is not None
-    assert unknown["probability"] is None
-    assert "estimated: that needs a profile (" in str(unknown["text"]), "steps were given"
+    assert 0.0 < unknown["probability_low"] < unknown["probability"] < unknown["probability_high"] < 1.0  # type: ignore[operator]
+    assert unknown["basis"] == "nothing like it has ended here", "its steps alone say little"
     both = foreseen(controller, submit(controller, deadline=NOW + 600, profile=None, steps=None))
     assert both is not None
-    assert "estimated: that needs --steps and a profile (" in str(both["text"])
+    assert both["probability"] is None
+    assert "estimated: that needs --steps, or a job like it that has ended" in str(both["text"])
     assert foreseen(controller, submit(controller)) is None
+
+
+def test_steps_alone_do_once_such_a_job_has_ended(controller: Controller) -> None:
+    """A band as wide as jobs of the script, or else of the user, differ; and none where all is known."""
+    wide = JobSpec(("python", "train.py"), "new", user="ann", steps=500, gpus_max=4, deadline=NOW + 1200)
+    controller.step([cmd.Submit((wide,), "r")], NOW)
+    held = LastAttempt(placement=Placement((Share("n1", (0,)),)))
+    ended = [
+        Job(
+            number,
+            replace(wide, name=f"run {number}", deadline=None),
+            NOW - 9000.0,
+            end=JobEnd(JobState.DONE, NOW - 100),
+            held_gpu_s=1800.0,
+            last=held,
+        )
+        for number in range(101, 107)
+    ]
+    world = controller.world
+    (number,) = world.active
+    bands = []
+    for others in ([], ended[:1], ended):
+        jobs = {**{each.id: each for each in others}, number: world.jobs[number]}
+        found = forecast(replace(world, jobs=jobs, next_job=200), world.jobs[number], PROFILES, NOW)
+        assert found is not None
+        bands.append((found["probability_low"], found["probability"], found["probability_high"]))
+        assert found["probability_low"] <= found["probability"] <= found["probability_high"]
+    assert found["basis"] == "6 jobs of train.py"
+    assert "6 jobs of train.py)" in found["text"]
+    widths = [high - low for low, _, high in bands]
+    assert min(widths[:2]) > widths[2]
+    assert bands[2][1] > 0.6, "on 4 GPUs in half of the time"
 
 
 def test_another_objective_is_said_to_be_one(controller: Controller) -> None:
