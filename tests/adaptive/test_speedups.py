@@ -19,7 +19,8 @@ TWO = (node("n1", 2),)
 
 def begun(seconds: float, **more: object) -> JobView:
     """A job without a profile that holds one of two GPUs since so many seconds."""
-    return running(1, 0, total=None, profile=None, step=0, step_at=None, held_since=1000.0 - seconds, **more)
+    known: dict[str, object] = {"profile": None, "step": 0, "step_at": None, "held_since": 1000.0 - seconds}
+    return running(1, 0, total=None, **(known | more))  # type: ignore[arg-type]
 
 
 def widths(profile: Profile, steps: int, beside: int) -> list[int]:

@@ -112,13 +112,14 @@ def test_steps_alone_do_once_such_a_job_has_ended(controller: Controller) -> Non
     ]
     world = controller.world
     (number,) = world.active
-    bands = []
+    bands, found = [], None
     for others in ([], ended[:1], ended):
         jobs = {**{each.id: each for each in others}, number: world.jobs[number]}
         found = forecast(replace(world, jobs=jobs, next_job=200), world.jobs[number], PROFILES, NOW)
         assert found is not None
         bands.append((found["probability_low"], found["probability"], found["probability_high"]))
         assert found["probability_low"] <= found["probability"] <= found["probability_high"]
+    assert found is not None
     assert found["basis"] == "6 jobs of train.py"
     assert "6 jobs of train.py)" in found["text"]
     widths = [high - low for low, _, high in bands]
