@@ -1,7 +1,7 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
 # make test    every test, four at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
-# make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, torchrun too; installs them   (15 minutes)
+# make test-frameworks   trainers of the real PyTorch, TensorFlow, JAX, Horovod and others, and what holds; installs them   (30 minutes)
 # make lint    formatting, ruff, mypy; the trainer library on Python 3.8
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made
@@ -46,7 +46,7 @@ expect:
 	@echo "hpcdl: every test: about 12 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
 	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm, where it may (.ci/slurm)"
 
-$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt constraints.txt .ci/frameworks | $(VENV)/.installed-test
+$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
 	@.ci/frameworks $(FRAMEWORKS) $(BIN)/python
 	@touch $@
 

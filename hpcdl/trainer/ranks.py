@@ -2,8 +2,9 @@
 
 Each gets HPCDL_LOCAL_RANK (0 to N-1), HPCDL_LOCAL_RANKS, HPCDL_RANK, and its own equal part of the GPUs. N may be
 `gpu`: one rank for each GPU, and one where there is none. With `--tf-config` after N each gets TF_CONFIG, too, for
-TensorFlow's MultiWorkerMirroredStrategy, over all nodes where their number is fixed. When one fails the others are
-ended, and the exit code is that of the first that failed. No rank outlives this process. Standard library only.
+TensorFlow's MultiWorkerMirroredStrategy, over all nodes where their number is fixed. With `--horovod` they get what
+horovodrun would give them, and see all the GPUs. When one fails the others are ended, and the exit code is that of the
+first that failed. No rank outlives this process. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
 from hpcdl.trainer import session, tf_config
+from hpcdl.trainer.horovod_rendezvous import Rendezvous
 from hpcdl.trainer.process_groups import LOCAL_STORE
 
-USAGE = "usage: python -m hpcdl.trainer.ranks N|gpu [--tf-config] -- command ..."
+TF_CONFIG, HOROVOD = "--tf-config", "--horovod"
+USAGE = f"usage: python -m hpcdl.trainer.ranks N|gpu [{TF_CONFIG} | {HOROVOD}] -- command ..."
 RANKS_LIMIT = 1024
 KILL_S = 10.0  # from the SIGTERM that follows a failure
 POLL_S = 0.02
@@ -38,12 +41,12 @@ class Usage(ValueError):
     """The command line, or what it asks for, makes no sense here; the message says why."""
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bool, list[str]]:
-    """How many ranks, whether they get TF_CONFIG, and the command. Raises Usage."""
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, list[str]]:
+    """How many ranks, the option or "", and the command. Raises Usage."""
     end = argv.index("--") if "--" in argv else 0
     command = list(argv[end + 1 :])
-    with_config = list(argv[1:end]) == ["--tf-config"]
-    if not command or end != 1 + with_config:
+    option = argv[1] if end == 2 and argv[1] in (TF_CONFIG, HOROVOD) else ""
+    if not command or end != 1 + bool(option):
         raise Usage(USAGE)
     if argv[0] == "gpu":
         ranks = max(1, len(listed(environ, "HPCDL_GPUS") or listed(environ, "CUDA_VISIBLE_DEVICES")))
@@ -51,7 +54,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, bool, l
         ranks = int(argv[0])
     else:
         raise Usage(f"{argv[0]!r} ranks: say a number from 1 to {RANKS_LIMIT}, or gpu")
-    return ranks, with_config, command
+    return ranks, option, command
 
 
 def listed(environ: Mapping[str, str], name: str) -> list[str]:
@@ -116,7 +119,7 @@ class RankProcesses:
         kill_at = 0.0
         while None in [child.poll() for child in self._children]:
             if failed is None:
-                failed = next((child.returncode for child in self._children if child.returncode), None)
+                failed = self._failure()
                 if failed is not None:
                     self.terminate()
                     kill_at = time.monotonic() + KILL_S
@@ -124,8 +127,13 @@ class RankProcesses:
                 self.kill()
             time.sleep(POLL_S)
         if failed is None:
-            failed = next((child.returncode for child in self._children if child.returncode), 0)
+            failed = self._failure() or 0
         return 128 - failed if failed < 0 else failed
+
+    def _failure(self) -> int | None:
+        """Of those that have failed; whoever loses a rank that was killed fails, too, perhaps before anybody looks."""
+        codes = [child.returncode for child in self._children if child.returncode]
+        return -signal.SIGKILL if -signal.SIGKILL in codes else next(iter(codes), None)
 
     def kill(self) -> None:
         """SIGKILL to all that are left, which are then reaped."""
@@ -150,11 +158,13 @@ def _tied(parent: int, mask: Iterable[signal.Signals | int]) -> Callable[[], Non
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
     try:
-        ranks, with_config, command = parse(argv, os.environ)
+        ranks, option, command = parse(argv, os.environ)
+        if option == HOROVOD:
+            return _run_horovod(command, ranks)
         folder = tempfile.mkdtemp(prefix="hpcdl-ranks-")
         try:
             environments = [environment(os.environ, each, ranks, f"{folder}/store") for each in range(ranks)]
-            if with_config:
+            if option == TF_CONFIG:
                 with_tf_config(environments, *tf_config.workers(os.environ, ranks))
             return _run(command, environments)
         finally:
@@ -167,7 +177,19 @@ def main(argv: Sequence[str]) -> int:
         return os.EX_TEMPFAIL
 
 
-def _run(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:
+def _run_horovod(command: Sequence[str], ranks: int) -> int:
+    """They choose a GPU by `hvd.local_rank()`, so each sees all."""
+    numbers = [{"HPCDL_LOCAL_RANK": str(each), "HPCDL_RANK": str(each)} for each in range(ranks)]
+    with Rendezvous(ranks) as rendezvous:
+        common = {**os.environ, "HPCDL_LOCAL_RANKS": str(ranks)}
+        environments = [{**common, **number, **rendezvous.environment(each)} for each, number in enumerate(numbers)]
+        return _run(command, environments, rendezvous.start)
+
+
+def _run(
+    command: Sequence[str], environments: Sequence[Mapping[str, str]], started: Callable[[], None] = lambda: None
+) -> int:
+    """`started` is called once all ranks are: no thread may run while they are forked."""
     ranks = RankProcesses()
     # A suspend goes to the ranks themselves, which attach. What ends this process must end them, and not before they
     # have done what they do at a SIGTERM; a Ctrl-C comes to them anyway.
@@ -181,6 +203,7 @@ def _run(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> i
         ranks.kill()
         sys.stderr.write(f"ranks: cannot start {command[0]}: {error.strerror}\n")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    started()
     return ranks.wait()
 
 

@@ -44,7 +44,7 @@ PRESETS: Mapping[str, signal.Signals | None] = {
 IN_PROCESS = "in-process"  # HPCDL_RESCALE: the ranks form a new group themselves
 
 # Launchers put a rank's number into one of these; a script without a launcher is one rank a node.
-RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+RANK_VARIABLES = ("HOROVOD_RANK", "RANK", "HPCDL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 ESSENTIAL_WAIT_S = 3.0
 

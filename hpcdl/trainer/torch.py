@@ -145,12 +145,17 @@ def _keep_gloo(group: Any = None) -> None:
 def save(folder: Path, **parts: Any) -> None:
     """Write each part (model, optimizer, scheduler, scaler, anything with `state_dict`) and the random states of all
     ranks into the folder. Collective: every rank calls it at the same step."""
-    _captured(parts, lambda state: state)(folder)
+    save_parts(folder, parts, Ranks())
 
 
-def _captured(parts: Mapping[str, Any], keep: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """What writes the state of now, as `keep` made it of each `state_dict`."""
-    ranks = Ranks()  # imports PyTorch, so that its random state is captured in any case
+def save_parts(folder: Path, parts: Mapping[str, Any], ranks: RankAgreement) -> None:
+    """As `save`, of ranks that agree in a way of their own."""
+    _captured(parts, lambda state: state, ranks)(folder)
+
+
+def _captured(parts: Mapping[str, Any], keep: Callable[[Any], Any], ranks: RankAgreement) -> Callable[[Path], None]:
+    """What writes the state of now, as `keep` made it of each `state_dict`. PyTorch is imported, so that its random
+    state is captured in any case."""
     states = ranks.gather(json.dumps(rng.capture()))
     present = {name: _bare(part) for name, part in parts.items() if part is not None}
     values = {name: keep(part.state_dict()) for name, part in present.items()} if attach().writer else {}
@@ -248,7 +253,7 @@ def steps(
             load(folder, **parts)
 
         def capture() -> Callable[[Path], None]:
-            return _captured(parts, copied)
+            return _captured(parts, copied, Ranks())
 
         return loop.steps(
             total, save=write, load=read, every=every, ranks=ranks, snapshot=capture if asynchronous else None

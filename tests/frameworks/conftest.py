@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.frameworks.held import Held
 from tests.frameworks.trained import PYTHON, Trained
 from tests.system.cluster import Cluster
 from tests.system.conftest import cluster, make_cluster
@@ -16,6 +17,12 @@ from tests.system.conftest import cluster, make_cluster
 __all__ = ["cluster", "make_cluster"]  # fixtures
 
 collect_ignore_glob = [] if PYTHON else ["test_*.py"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "holds(framework, claim...): a line of the table at the end")
+    if PYTHON:
+        config.pluginmanager.register(Held(Path(PYTHON).parents[1]), "hpcdl-held")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -104,9 +104,9 @@ def alive(pid: int) -> bool:
 
 
 def test_a_rank_for_each_gpu() -> None:
-    assert ranks.parse(["gpu", "--", "x"], {"CUDA_VISIBLE_DEVICES": "0,1"}) == (2, False, ["x"])
-    assert ranks.parse(["gpu", "--", "x"], {}) == (1, False, ["x"])
-    assert ranks.parse(["3", "--tf-config", "--", "x", "--"], {}) == (3, True, ["x", "--"])
+    assert ranks.parse(["gpu", "--", "x"], {"CUDA_VISIBLE_DEVICES": "0,1"}) == (2, "", ["x"])
+    assert ranks.parse(["gpu", "--", "x"], {}) == (1, "", ["x"])
+    assert ranks.parse(["3", "--tf-config", "--", "x", "--"], {}) == (3, ranks.TF_CONFIG, ["x", "--"])
 
 
 STATES = """

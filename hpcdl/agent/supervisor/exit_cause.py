@@ -94,7 +94,7 @@ _FORCED = re.compile(rb"(?:shutdown process|Unable to shutdown process) (\d+) vi
 
 _LISTED = re.compile(rb"exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 
-_PREFIX = re.compile(r"^\[(?:rank|default|[\w.-]*?)(\d+)\]:\s?")
+_PREFIX = re.compile(r"^\[(?:rank|default|[\w.-]*?)(\d+)\](?:<std(?:out|err)>)?:\s?")
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -107,8 +107,10 @@ _LOGGED = re.compile(
 )
 """Lines of launchers and of libraries in C++, and rules."""
 
-_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
-"""What a launcher raises because a process of its own failed."""
+_LAUNCHERS = re.compile(
+    r"[\w.]*(CalledProcessError|ChildFailedError|HorovodInternalError)\b|RuntimeError: Horovod detected that one or "
+)
+"""What a launcher raises because a process of its own failed, and a rank because another one did."""
 
 _KILLED = (
     re.compile(r"died with <Signals\.(SIG[A-Z]+)"),  # subprocess, so accelerate with one process
@@ -157,8 +159,20 @@ def output_before_failure(output: bytes) -> bytes:
     return output[: marks[-1].start()].rpartition(b"\n")[0] if marks else output
 
 
+_HOROVODRUN = re.compile(rb"Horovod detected that one or more processes exited(?s:.*?)\bExit code: (\d+)")
+"""horovodrun's last words, with the exit code that a shell gave it for the first rank that failed."""
+
+_HOROVOD_KILLED = re.compile(rb"^\[\d+\]<stderr>:Killed\r?$", re.MULTILINE)
+"""What that shell says of a rank; another rank that failed for want of it may have ended before."""
+
+
 def killed_rank(output: bytes) -> str | None:
     """The signal that ended a process below the first one, where the launcher's last words say so."""
+    if horovodrun := _HOROVODRUN.search(output):
+        if _HOROVOD_KILLED.search(output):
+            return "SIGKILL"
+        code = int(horovodrun[1])
+        return signal_name(code - SHELL_SIGNALLED) if code > SHELL_SIGNALLED else None
     for line in reversed(_lines(output)[-LAST_LINES:]):
         for each in _KILLED:
             if found := each.search(line):
@@ -172,7 +186,7 @@ def cause_line(output: bytes, first: bool = False) -> str:
     the first, since the others failed for want of that rank."""
     lines = [line for line in _lines(output) if not _LOGGED.match(line)]
     found = _errors(lines)
-    own = [each for each in found if not each[1].partition(":")[0].endswith(_LAUNCHERS)]
+    own = [each for each in found if not _LAUNCHERS.match(each[1])]
     if first and own:
         return printable(own[0][1])
     if own and (own[-1] != found[-1] or len(lines) - own[-1][0] <= AFTER_LINES):
@@ -293,7 +307,8 @@ FAILED = 1
 
 STALE = os.EX_TEMPFAIL
 
-SHELL_KILLED = 128 + signal.SIGKILL  # what a shell makes of it
+SHELL_SIGNALLED = 128  # and the signal's number is what a shell makes of it
+SHELL_KILLED = SHELL_SIGNALLED + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,45 @@ def test_a_rank_that_was_killed_is_no_error_of_the_job(name: str) -> None:
     assert ended(recorded(name), 0) == Exit(0), "it may have been started again"
 
 
+HOROVODRUN = """{ranks}
+Process {rank} exit with status code {code}.
+Terminating remaining workers after failure of Process {rank}.
+Process {other} exit with status code 143.
+Traceback (most recent call last):
+  File "/home/ada/venv/bin/horovodrun", line 8, in <module>
+    sys.exit(run_commandline())
+             ^^^^^^^^^^^^^^^^^
+  File "/home/ada/venv/lib/python3.11/site-packages/horovod/runner/gloo_run.py", line 284, in launch_gloo
+    raise RuntimeError('Horovod detected that one or more processes exited with non-zero '
+RuntimeError: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be \
+terminated. The first process to do so was:
+Process name: {rank}
+Exit code: {code}
+
+"""
+LOST = """[0]<stderr>:Traceback (most recent call last):
+[0]<stderr>:  File "train.py", line 32, in <module>
+[0]<stderr>:horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.
+"""
+
+
+def horovodrun(rank: int, code: int, ranks: str) -> bytes:
+    """What 0.28.1 prints at the end of two ranks, the one of which fails first."""
+    return HOROVODRUN.format(rank=rank, other=1 - rank, code=code, ranks=ranks).encode()
+
+
+def test_a_rank_of_horovodrun_that_was_killed_is_no_error_of_the_job() -> None:
+    assert ended(horovodrun(1, 137, "[1]<stderr>:Killed")).killed == "SIGKILL"
+    assert ended(horovodrun(0, 1, LOST + "[1]<stderr>:Killed")).killed == "SIGKILL", "the other was seen first"
+    assert ended(horovodrun(1, 143, "")).killed == "SIGTERM"
+
+
+def test_an_error_of_a_rank_of_horovodrun_is_named() -> None:
+    raised = "[1]<stderr>:Traceback (most recent call last):\n[1]<stderr>:ValueError: no such data set: 'x'\n" + LOST
+    found = ended(horovodrun(1, 1, raised))
+    assert (found.code, found.detail, found.killed) == (1, "ValueError: no such data set: 'x'", None)
+
+
 def test_what_torchrun_itself_killed_is_not_from_outside() -> None:
     listed = recorded("a_rank_raises").replace(
         b"exitcode  : -15 (pid: 12562)  (SIGTERM)", b"exitcode  : -9 (pid: 12562)"

@@ -1,0 +1,147 @@
+"""Horovod loops, with PyTorch or TensorFlow: ranks that agree on the step to suspend at, and one checkpoint of them.
+
+Horovod is the script's own: it imports it and calls `init`, and nothing here does before. Only rank 0 writes; random
+states are kept for each rank. A rank that loses another one raises what Horovod raises: the job then goes on from its
+last checkpoint. `torch.py` has what a checkpoint of PyTorch's holds, `loop.py` the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcdl.trainer import loop, rng
+from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.session import attach
+
+MODULES = ("horovod.torch", "horovod.tensorflow")
+RANDOM = "random.json"
+TENSORS = "tensorflow"  # how the names of TensorFlow's files begin
+END = "\n"  # of one rank's text, which is JSON in one line
+
+
+class Ranks(RankAgreement):
+    """By Horovod's own collectives, of whichever framework `init` was called for.
+
+    With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
+    Raises RuntimeError before `init`.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every {every} must be 1 or more")
+        found = [sys.modules[name] for name in MODULES if name in sys.modules]
+        self._hvd: Any = next((module for module in found if module.is_initialized()), None)
+        if self._hvd is None:
+            raise RuntimeError("call hvd.init() first: import horovod.torch as hvd, or horovod.tensorflow")
+        self.by_torch = self._hvd.__name__ == MODULES[0]
+        self._every = every
+        self._calls = 0
+
+    def gather(self, text: str) -> list[str]:
+        mine = bytearray((text + END).encode())
+        if self.by_torch:
+            import torch
+
+            gathered = self._hvd.allgather(torch.frombuffer(mine, dtype=torch.uint8), name="hpcdl")
+        else:
+            import tensorflow as tf
+
+            gathered = self._hvd.allgather(tf.constant(list(mine), dtype=tf.uint8), name="hpcdl")
+        return bytes(gathered.numpy()).decode().split(END)[:-1]
+
+    def any(self, flag: bool) -> bool:
+        return "true" in self.gather(json.dumps(bool(flag)))
+
+    def agree(self, flag: bool) -> bool:
+        self._calls += 1
+        return self._calls % self._every == 0 and self.any(flag)
+
+    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
+        chosen = json.loads(self.gather(json.dumps(None if found is None else [found.step, found.incarnation]))[0])
+        directory = attach().checkpoint_dir
+        return None if chosen is None or directory is None else at(directory, *chosen)
+
+    def barrier(self) -> None:
+        self.gather("")
+
+
+def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts: Any) -> Iterator[int]:
+    """`loop.steps` for Horovod: `for step in steps(1000, every=100, model=model, optimizer=optimizer)`. Call it on
+    every rank, after `hvd.init()`.
+
+    Parts, of PyTorch: whatever has `state_dict`. Of TensorFlow: what `tf.train.Checkpoint` takes (models, optimizers,
+    variables); a `tf.random.Generator` is each rank's own.
+    """
+    ranks = Ranks(agree_every)
+    save, load = (_save_torch, _load_torch) if ranks.by_torch else (_save_tensorflow, _load_tensorflow)
+    return loop.steps(
+        total,
+        save=lambda folder: save(folder, parts, ranks),
+        load=lambda folder: load(folder, parts),
+        every=every,
+        ranks=ranks,
+    )
+
+
+def _save_torch(folder: Path, parts: Mapping[str, Any], ranks: Ranks) -> None:
+    from hpcdl.trainer import torch
+
+    torch.save_parts(folder, parts, ranks)
+
+
+def _load_torch(folder: Path, parts: Mapping[str, Any]) -> None:
+    from hpcdl.trainer import torch
+
+    torch.load(folder, **parts)
+
+
+def _save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: Ranks) -> None:
+    import tensorflow as tf
+
+    generators, shared = _generators(parts)
+    own = {name: generator.state.numpy().tolist() for name, generator in generators.items()}
+    states = ranks.gather(json.dumps({"random": rng.capture(), "generators": own}))
+    if not attach().writer:
+        return
+    tf.train.Checkpoint(**shared).write(str(folder / TENSORS))
+    (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
+
+
+def _load_tensorflow(folder: Path, parts: Mapping[str, Any]) -> None:
+    import tensorflow as tf
+
+    generators, shared = _generators(parts)
+    _build(shared)
+    tf.train.Checkpoint(**shared).read(str(folder / TENSORS)).assert_existing_objects_matched()
+    states = json.loads((folder / RANDOM).read_text())
+    if (rank := attach().rank) < len(states):  # one that did not exist then keeps the states that it has
+        for name, generator in generators.items():
+            generator.state.assign(states[rank]["generators"][name])
+        rng.restore(states[rank]["random"])
+
+
+def _generators(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The random generators among the parts, and the others."""
+    import tensorflow as tf
+
+    found = {name: part for name, part in parts.items() if isinstance(part, tf.random.Generator)}
+    return found, {name: part for name, part in parts.items() if name not in found and part is not None}
+
+
+def _build(parts: Mapping[str, Any]) -> None:
+    """The variables of Keras's optimizers are there before what they held is read."""
+    optimizers = [part for part in parts.values() if hasattr(part, "apply_gradients") and hasattr(part, "build")]
+    variables = [
+        variable
+        for part in parts.values()
+        if not any(part is optimizer for optimizer in optimizers)
+        for variable in getattr(part, "trainable_variables", ())
+    ]
+    for optimizer in optimizers:
+        if not getattr(optimizer, "built", True):
+            optimizer.build(variables)

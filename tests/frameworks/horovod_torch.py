@@ -1,0 +1,38 @@
+"""Ranks of Horovod with PyTorch, with dropout and random numbers of each rank's own; rank 0 writes what was trained."""
+
+import hpcdl.trainer as hpcdl
+
+hpcdl.attach()  # before the heavy imports
+
+import hashlib  # noqa: E402
+import random  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import horovod.torch as hvd  # noqa: E402
+import torch  # noqa: E402
+
+import hpcdl.trainer.horovod as suspendable  # noqa: E402
+from tests.frameworks.stops import stop  # noqa: E402
+
+hvd.init()
+torch.manual_seed(hvd.rank())
+random.seed(hvd.rank())
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(plain, step_size=5, gamma=0.7)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+for step in suspendable.steps(int(sys.argv[1]), every=5, **parts):
+    data = torch.randn(16, 8) * random.random()
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+    schedule.step()
+    stop(step + 1)
+digest = hashlib.sha256()
+for value in model.state_dict().values():
+    digest.update(value.numpy().tobytes())
+if hvd.rank() == 0:
+    Path(sys.argv[2]).write_text(f"{hvd.size()} {digest.hexdigest()}")
