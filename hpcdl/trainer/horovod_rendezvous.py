@@ -1,33 +1,80 @@
-"""Where the Horovod ranks of one node meet: the store over HTTP that Horovod's Gloo controller asks.
+"""Where Horovod's ranks meet, and what they are told to be: the store over HTTP that Horovod's Gloo controller asks.
 
-`python -m hpcdl.trainer.ranks N --horovod` keeps it while its ranks live, as horovodrun would. It is bound to the
-loopback address: ranks of other nodes never meet here. Standard library only.
+`python -m hpcdl.trainer.ranks N --horovod` keeps it while its ranks live, as horovodrun would; it is then bound to the
+loopback address, and ranks of other nodes never meet here. Of an elastic job rank 0 keeps one for each membership.
+Standard library only.
 """
 
 from __future__ import annotations
 
+import http.client
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HOST = "127.0.0.1"
-NAME = "localhost"  # of the node, in the keys of the store
+NODE = "localhost"  # the name of the only one
+INTERFACE = "lo"
 VALUE_LIMIT = 1 << 20  # bytes; an address of Gloo's has some hundred
 
 
+@dataclass(frozen=True)
+class Slot:
+    """A rank's place: among all, among those of its node, and among those of the same number on other nodes."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+    def environment(self, node: str, address: str, port: int, interface: str | None) -> dict[str, str]:
+        """What Horovod reads in the environment of the rank; the store is at `address` and `port`."""
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+        found = {f"HOROVOD_{name}": str(value) for name, value in zip(names, astuple(self))}
+        found.update(HOROVOD_HOSTNAME=node, HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
+        found.update(HOROVOD_GLOO_RENDEZVOUS_ADDR=address, HOROVOD_GLOO_RENDEZVOUS_PORT=str(port))
+        return found if interface is None else {**found, "HOROVOD_GLOO_IFACE": interface}
+
+    def put(self, node: str, address: str, port: int) -> None:
+        """Where Horovod looks for it when it is initialised again. Raises OSError."""
+        connection = http.client.HTTPConnection(address, port, timeout=_Request.timeout)
+        try:
+            text = ",".join(map(str, astuple(self)))
+            connection.request("PUT", f"/rank_and_size/{node}:{self.local_rank}", text.encode())
+            connection.getresponse().read()
+        finally:
+            connection.close()
+
+
+def slot(ranks: Sequence[int], index: int, local_rank: int) -> Slot:
+    """Of a rank on the node `index`; `ranks` on each node."""
+    across = [each for each, here in enumerate(ranks) if here > local_rank]
+    before = sum(ranks[:index])
+    return Slot(before + local_rank, sum(ranks), local_rank, ranks[index], across.index(index), len(across))
+
+
+def sizes(nodes: Sequence[str], ranks: Sequence[int]) -> dict[str, int]:
+    """How many ranks come to each of the scopes in which Horovod's ranks meet."""
+    found = {f"local_{node}": here for node, here in zip(nodes, ranks)}
+    found.update((f"cross_{each}", sum(here > each for here in ranks)) for each in range(max(ranks)))
+    return {"global": sum(ranks), **found}
+
+
 class Rendezvous(ThreadingHTTPServer):
-    """The store of `size` ranks; bound when it is made, answering once `start` is called."""
+    """The store; bound when it is made, answering once `start` is called. `sizes`: of its scopes, by name."""
 
     daemon_threads = True
 
-    def __init__(self, size: int) -> None:
-        super().__init__((HOST, 0), _Request)
+    def __init__(self, address: str, sizes: Mapping[str, int]) -> None:
+        super().__init__((address, 0), _Request)
         self.lock = threading.Lock()
         self.values: dict[str, dict[str, bytes]] = {}
-        self._size = size
-        self._sizes = {"global": size, f"local_{NAME}": size, **{f"cross_{rank}": 1 for rank in range(size)}}
+        self._sizes = sizes
         self._left: dict[str, set[str]] = {}
 
     def start(self) -> None:
@@ -48,23 +95,6 @@ class Rendezvous(ThreadingHTTPServer):
             if len(left) == self._sizes[scope]:
                 self.values.pop(scope, None)
                 left.clear()
-
-    def environment(self, rank: int) -> Mapping[str, str]:
-        """What Horovod reads in the environment of a rank."""
-        return {
-            "HOROVOD_RANK": str(rank),
-            "HOROVOD_SIZE": str(self._size),
-            "HOROVOD_LOCAL_RANK": str(rank),
-            "HOROVOD_LOCAL_SIZE": str(self._size),
-            "HOROVOD_CROSS_RANK": "0",
-            "HOROVOD_CROSS_SIZE": "1",
-            "HOROVOD_HOSTNAME": NAME,
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": "lo",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": HOST,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.server_address[1]),
-        }
 
 
 class _Request(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
 from hpcdl.trainer import session, tf_config
-from hpcdl.trainer.horovod_rendezvous import Rendezvous
+from hpcdl.trainer.horovod_rendezvous import HOST, INTERFACE, NODE, Rendezvous, sizes, slot
 from hpcdl.trainer.process_groups import LOCAL_STORE
 
 TF_CONFIG, HOROVOD = "--tf-config", "--horovod"
@@ -179,10 +179,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_horovod(command: Sequence[str], ranks: int) -> int:
     """They choose a GPU by `hvd.local_rank()`, so each sees all."""
-    numbers = [{"HPCDL_LOCAL_RANK": str(each), "HPCDL_RANK": str(each)} for each in range(ranks)]
-    with Rendezvous(ranks) as rendezvous:
-        common = {**os.environ, "HPCDL_LOCAL_RANKS": str(ranks)}
-        environments = [{**common, **number, **rendezvous.environment(each)} for each, number in enumerate(numbers)]
+    with Rendezvous(HOST, sizes([NODE], [ranks])) as rendezvous:
+        environments = []
+        for each in range(ranks):
+            numbers = {"HPCDL_LOCAL_RANK": str(each), "HPCDL_RANK": str(each), "HPCDL_LOCAL_RANKS": str(ranks)}
+            horovod = slot([ranks], 0, each).environment(NODE, HOST, rendezvous.server_address[1], INTERFACE)
+            environments.append({**os.environ, **numbers, **horovod})
         return _run(command, environments, rendezvous.start)
 
 

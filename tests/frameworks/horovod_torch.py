@@ -20,9 +20,10 @@ torch.manual_seed(hvd.rank())
 random.seed(hvd.rank())
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-schedule = torch.optim.lr_scheduler.StepLR(plain, step_size=5, gamma=0.7)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+# Of the optimizer that resumes: another one shares its groups only until the first load.
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
 parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
 for step in suspendable.steps(int(sys.argv[1]), every=5, **parts):
     data = torch.randn(16, 8) * random.random()

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcdl.trainer.horovod_rendezvous import HOST, VALUE_LIMIT, Rendezvous
+from hpcdl.trainer.horovod_rendezvous import HOST, NODE, VALUE_LIMIT, Rendezvous, Slot, sizes, slot
 from tests.trainer.test_ranks import run
 
 
 @pytest.fixture
 def store() -> Iterator[Rendezvous]:
-    with Rendezvous(2) as made:
+    with Rendezvous(HOST, sizes([NODE], [2])) as made:
         made.start()
         yield made
         made.shutdown()
@@ -68,3 +68,18 @@ def test_ranks_have_what_horovodrun_would_give_them() -> None:
         "1/2 1/2 1 1 gloo 127.0.0.1 GPU-a,GPU-b",
     ]
     assert run("--horovod", "2", "--", "true")[0] == 64
+
+
+def test_slots_count_over_nodes() -> None:
+    ranks = [2, 1, 3]
+    places = [slot(ranks, index, local) for index, here in enumerate(ranks) for local in range(here)]
+    assert [place.rank for place in places] == list(range(6))
+    assert places[2] == Slot(rank=2, size=6, local_rank=0, local_size=1, cross_rank=1, cross_size=3)
+    assert places[4] == Slot(rank=4, size=6, local_rank=1, local_size=3, cross_rank=1, cross_size=2)
+    scopes = {"global": 6, "local_a": 2, "local_b": 1, "local_c": 3, "cross_0": 3, "cross_1": 2, "cross_2": 1}
+    assert sizes("abc", ranks) == scopes
+
+
+def test_a_slot_is_found_when_horovod_begins_again(store: Rendezvous) -> None:
+    slot([1, 1], 1, 0).put("n2", HOST, store.server_address[1])
+    assert asked(store, "GET", "/rank_and_size/n2:0") == (200, b"1,2,0,1,1,2")
