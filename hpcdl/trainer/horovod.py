@@ -24,7 +24,7 @@ TENSORS = "tensorflow"  # how the names of TensorFlow's files begin
 END = "\n"  # of one rank's text, which is JSON in one line
 
 
-class Ranks(RankAgreement):
+class HorovodRanks(RankAgreement):
     """By Horovod's own collectives, of whichever framework `init` was called for.
 
     With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
@@ -77,7 +77,7 @@ def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts
     Parts, of PyTorch: whatever has `state_dict`. Of TensorFlow: what `tf.train.Checkpoint` takes (models, optimizers,
     variables); a `tf.random.Generator` is each rank's own.
     """
-    ranks = Ranks(agree_every)
+    ranks = HorovodRanks(agree_every)
     save, load = (_save_torch, _load_torch) if ranks.by_torch else (_save_tensorflow, _load_tensorflow)
     return loop.steps(
         total,
@@ -88,7 +88,7 @@ def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts
     )
 
 
-def _save_torch(folder: Path, parts: Mapping[str, Any], ranks: Ranks) -> None:
+def _save_torch(folder: Path, parts: Mapping[str, Any], ranks: HorovodRanks) -> None:
     from hpcdl.trainer import torch
 
     torch.save_parts(folder, parts, ranks)
@@ -100,7 +100,7 @@ def _load_torch(folder: Path, parts: Mapping[str, Any]) -> None:
     torch.load(folder, **parts)
 
 
-def _save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: Ranks) -> None:
+def _save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: HorovodRanks) -> None:
     import tensorflow as tf
 
     generators, shared = _generators(parts)
