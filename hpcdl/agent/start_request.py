@@ -4,6 +4,7 @@ What the daemon asks for and this node cannot do is a StartRefusal, before anyth
 supervisor/start_file.py.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,8 @@ from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
 from hpcdl.core.model.arrays import variables
-from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import BatchTasks, JobSpec
 from hpcdl.wire.messages import RequestMessage
 
 LAUNCHER = ("-m", "hpcdl.trainer.ranks")
@@ -89,6 +91,9 @@ def make_start(
     ):
         # -P: what lies in the job's folder is its command's to import, not ours.
         command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
+    if spec.batch is not None:
+        steps = os.path.join(order.checkpoint_dir or str(site.run), f".steps.{request.incarnation}")
+        command = batch_script(spec.batch, steps, command)
     if THREADS_VARIABLE not in dict(spec.env):
         of = site.gpus.number or gpus
         environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=of, ranks=processes, cpus=spec.cpus)
@@ -124,6 +129,15 @@ def make_start(
         )
     except BadStart as error:
         raise StartRefusal(str(error)) from None
+
+
+STEPS = str(Path(__file__).with_name("steps") / "__main__.py")
+"""What runs batch scripts, and the commands by which they start tasks: a file, for no job's PYTHONPATH hides that."""
+
+
+def batch_script(batch: BatchTasks, folder: str, command: Sequence[str]) -> tuple[str, ...]:
+    """What runs the command as its batch system would. `folder`: in which the nodes of the attempt meet."""
+    return (sys.executable, "-I", STEPS, "script", json.dumps(to_json(batch)), folder, *command)
 
 
 BASE = frozenset([

@@ -5,7 +5,7 @@ what becomes of them, is in `script.py`.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -31,7 +31,7 @@ class Reason(Enum):
 
     READ = ("", False)
     RANKS = ("the script starts its ranks itself", False)
-    TIME = ("a job of hpcdl has no time limit; --deadline says when it is to be done", False)
+    TIME = ("a job of hpcdl has no time limit but --time; --deadline says when it is to be done", False)
     LOGS = ("hpcdl keeps a job's output itself: hpcdl logs", False)
     HOST = ("hpcdl shares out GPUs; processors and memory are its allocation's", False)
     WHERE = ("it is queued by hpcdl, and runs where that has GPUs", False)
@@ -40,7 +40,7 @@ class Reason(Enum):
     NEVER = ("hpcdl cancels a job whose dependency can never be DONE", False)
     SHELL = ("it gets the variables of this shell", False)
     NOTHING = ("hpcdl has no such thing", False)
-    SIGNAL = ("hpcdl asks it to checkpoint as --signal PRESET and --grace say", True)
+    SIGNAL = ("hpcdl asks for a checkpoint by USR1, USR2, TERM or TSTP", True)
     NODES = ("hpcdl chooses among the nodes that it has", True)
     START = ("hpcdl starts it when there are GPUs", True)
     HOLD = ("hpcdl suspend holds a job", True)
@@ -81,6 +81,8 @@ class IgnoredOption:
     why: str
     doubt: bool = False
     how: str = "is ignored"
+    needs: str = ""
+    """What each node must have for nothing to be lost: `TYPE` of a GPU, or an expression of such and numbers."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.said} {self.how}: {self.why}"
@@ -99,10 +101,10 @@ class WrittenOption:
         """The error that this option is."""
         return BadLine(f"{self.where}: {self.said}: {why}")
 
-    def without(self, part: str, reason: Reason) -> IgnoredOption:
-        """A part of its value, or the whole of it (""), that hpcdl leaves out."""
+    def without(self, part: str, reason: Reason, needs: str = "") -> IgnoredOption:
+        """A part of its value, or the whole of it (""), that hpcdl leaves out. `needs`: as an IgnoredOption's."""
         said = f"{part} of {self.said}" if part else self.said
-        return IgnoredOption(self.where, said, reason.text, reason.doubt)
+        return IgnoredOption(self.where, said, reason.text, reason.doubt, needs=needs)
 
     def whole(self, text: str, what: str, least: int = 0) -> int:
         """The number in this part of its value. Raises BadLine."""
@@ -137,8 +139,10 @@ class ExportedVariables:
 class BatchOptions:
     """What a batch script asks for, as far as hpcdl has it; None where it says nothing.
 
-    `gpus`: on each of `nodes` nodes. `after`: jobs of hpcdl that must be DONE. `cwd`: as written. `brief`: only the id
-    is to be printed. `wrapped`: a command in place of a script.
+    `gpus`: on each of `nodes` nodes. `tasks`: in all, or on each node. `output`, `error`: patterns of files. `signal`:
+    the preset by which it is asked for a checkpoint, and the grace period in seconds. `set`: variables that it reads.
+    `after`: jobs of hpcdl that must be DONE. `cwd`: as written. `brief`: only the id is to be printed. `wrapped`: a
+    command in place of a script.
     """
 
     gpus: int | None = None
@@ -150,6 +154,16 @@ class BatchOptions:
     exports: ExportedVariables | None = None
     brief: bool = False
     wrapped: str | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    output: str | None = None
+    error: str | None = None
+    append: bool | None = None
+    signal: tuple[str, float] | None = None
+    cpus: int | None = None
+    memory_mib: int | None = None
+    time_s: float | None = None
+    set: tuple[tuple[str, str], ...] = ()
     ignored: tuple[IgnoredOption, ...] = ()
 
 
@@ -203,9 +217,16 @@ def left_out(written: Iterable[WrittenOption], known: Mapping[str, SubmitOption]
     return found
 
 
-def several_nodes(nodes: int, written: Sequence[WrittenOption]) -> list[IgnoredOption]:
-    """A warning that a script on several nodes is run in another way."""
-    if nodes < 2 or not written:
-        return []
-    why = "with HPCDL_NODES and HPCDL_NODE_RANK, where a batch system starts it on the first only"
-    return [IgnoredOption(written[-1].where, written[-1].said, why, doubt=True, how="starts the script on each node")]
+ONE_NODE = "one-node"
+"""What an IgnoredOption needs that does no harm where the script starts nothing on other nodes."""
+
+SIGNALS = {"USR1": "lightning", "USR2": "submitit", "TERM": "hf", "TSTP": "hpcdl"}
+"""The presets by the signals that they send."""
+
+DEFAULT_GRACE_S = 60.0
+"""Before the end of a job where --signal says none, in Slurm as in hpcdl."""
+
+
+def count_of(option: WrittenOption) -> int:
+    """A number of tasks. Raises BadLine."""
+    return option.whole(option.value.split(",")[0], "a number of tasks", 1)

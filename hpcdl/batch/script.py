@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hpcdl.batch import launches
 from hpcdl.batch.options import (
+    ONE_NODE,
     BadLine,
     BatchOptions,
     IgnoredOption,
@@ -26,6 +28,7 @@ from hpcdl.batch.options import (
 )
 from hpcdl.batch.system import NONE, BatchSystem, systems
 from hpcdl.core.model.arrays import literal
+from hpcdl.core.model.job import BatchTasks
 from hpcdl.wire.private_files import atomic_write, make_private_folder
 
 LIMIT = 4 << 20
@@ -37,8 +40,6 @@ INDEX = "{index}"
 _PEEK = 4096
 _DIGITS = 15
 """Of an id of hpcdl's at most."""
-_STARTERS = re.compile(r"^\s*(?:exec\s+|time\s+)*(srun|mpirun|mpiexec|jsrun|blaunch|lsrun|aprun)\b", re.MULTILINE)
-"""Commands that start processes by the batch system's allocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,16 @@ class SubmitCommand(ABC):
     """Of options that hpcdl reads: the name, the field of `BatchOptions`, and what reads its value. Sizes: `sizes`."""
     everywhere: bool = False
     """Such lines count wherever they stand; else up to the first line that is no comment."""
+    scratch_variable: str = ""
+    """The variable with a folder on the node that sites make for the time of a job."""
     folder_variable: str
     """The variable of a job with the folder in which it was submitted."""
     index_variable: str
     """The variable of a job of an array with its index."""
     after: str
     """How a job is said to wait for another one to be done."""
+    node_options: tuple[str, ...] = ()
+    """The names of the options that say on how many nodes it runs, and with how many GPUs."""
     dependency_option: str
     """The name of the option for what a job waits for."""
     dependency_pattern: re.Pattern[str]
@@ -191,10 +196,13 @@ class SubmitCommand(ABC):
                 raise BadLine(f"{where}: {line}: {str(error).lower()}") from None
             options, rest = self.split(parts, where)
             if rest:
-                raise BadLine(f"{where}: {rest[0]!r} is no option")
+                het = rest[0] in ("hetjob", "packjob")
+                what = "hpcdl has no heterogeneous jobs" if het else f"{rest[0]!r} is no option"
+                raise BadLine(f"{where}: {what}")
             written += options
         asked = self.options_of((*written, *more))
-        ignored = [*asked.ignored, *_starters(text, name)]
+        asked = self._with_launches(asked, (*written, *more), text, name)
+        ignored = list(asked.ignored)
         for other in commands():
             first = None if other is self else other.marks(text)
             if first is not None and self.marks(text) is not None:
@@ -203,6 +211,41 @@ class SubmitCommand(ABC):
         ignored.sort(key=lambda each: int(each.where.rpartition(":")[2]) if each.where.startswith(f"{name}:") else 0)
         asked = replace(asked, ignored=tuple(ignored), name=asked.name or None)
         return BatchScript(self, asked, name, arguments, content)
+
+    def _with_launches(
+        self, asked: BatchOptions, written: Sequence[WrittenOption], text: str, name: str
+    ) -> BatchOptions:
+        """The options with what the script's own commands say, or cannot do inside a job."""
+        nodes = asked.nodes or 1
+        told = next((each for each in reversed(written) if each.name in self.node_options), None)
+        said = f"{told.where}: {told.said}" if told is not None else f"{name}: {nodes} nodes"
+        gpus = asked.gpus
+        if gpus is None or launches.calls_jsrun(text):  # jsrun's systems give whole nodes, whatever is asked for
+            of_steps = launches.gpus_on_each(text, nodes, asked.tasks or nodes * (asked.tasks_per_node or 1))
+            gpus = max(gpus or 0, of_steps or 0) or None
+        stays = launches.stays(text)
+        ignored = [
+            replace(each, doubt=not stays, needs="") if each.needs == ONE_NODE else each for each in asked.ignored
+        ]
+        return replace(asked, gpus=gpus, ignored=(*ignored, *launches.doubts(text, name, nodes, said)))
+
+    def tasks_of(self, batch: BatchScript) -> BatchTasks | None:
+        """How the job's script is run; None: as any other command."""
+        if not self.system.runs_scripts():
+            return None
+        asked, text = batch.asked, text_of(batch.content or " ".join(batch.arguments).encode(errors="surrogateescape"))
+        return BatchTasks(
+            self.system.name,
+            tasks=asked.tasks,
+            tasks_per_node=asked.tasks_per_node,
+            first_only=(asked.nodes or 1) == 1 or launches.starts_tasks(text),
+            launch_host=launches.calls_jsrun(text),
+            variables=asked.set,
+            output=asked.output or "",
+            error=asked.error or "",
+            append=bool(asked.append),
+            scratch=self.scratch_variable if re.search(rf"\b{self.scratch_variable}\b", text) else "",
+        )
 
     def written_in(self, text: str) -> list[WrittenOption]:
         """The options of a script's lines, as far as they can be read."""
@@ -371,13 +414,3 @@ def read_stdin() -> bytes:
     if len(content) > LIMIT:
         raise NotForHpcdl("the script is too large")
     return content
-
-
-def _starters(text: str, file: str) -> list[IgnoredOption]:
-    """Lines of a script that would start their processes by the batch system; hpcdl's jobs are not its steps."""
-    match = _STARTERS.search(text)
-    if match is None:
-        return []
-    where = f"{file}:{text.count(chr(10), 0, match.start(1)) + 1}"
-    why = "this job is no step of the batch system: start python, or torchrun, itself"
-    return [IgnoredOption(where, match[1], why, doubt=True, how="gets nothing from it")]

@@ -9,7 +9,7 @@ import re
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcdl.config.layers import BATCH_SYSTEMS
 
@@ -90,6 +90,9 @@ class BatchSystem(ABC):
     site_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Keys of site files that only this one has: by name what may be chosen, the default first; () for any text."""
 
+    hosts_variables: tuple[str, ...] = ()
+    """Those of a batch script that name a file with its hosts, a line for each slot."""
+
     def inside(self, environ: Mapping[str, str]) -> bool:
         """Whether this process is in one of its batch jobs."""
         return bool(environ.get(self.job_variable))
@@ -120,6 +123,25 @@ class BatchSystem(ABC):
     def script_in(self, text: str) -> str:
         """The batch script that was submitted, of what is in such a copy."""
         return text
+
+    def runs_scripts(self) -> bool:
+        """Whether hpcdl runs its scripts as it would: by the three that follow."""
+        return type(self).script_variables is not BatchSystem.script_variables
+
+    def script_variables(
+        self, batch: Mapping[str, Any], environ: Mapping[str, str], nodes: Sequence[str], here: int
+    ) -> dict[str, str]:
+        """Those of a batch script that is a job of hpcdl. `batch`: its `BatchTasks` as JSON; `environ`: of the agent's
+        start; `nodes`: of the attempt, the script is on the one with the index `here`."""
+        return {}
+
+    def script_hosts(self, batch: Mapping[str, Any], nodes: Sequence[str]) -> Sequence[str]:
+        """The lines of the file that `hosts_variables` name."""
+        return ()
+
+    def file_values(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """What the letters behind % in the names of output files stand for. `environ`: the script's."""
+        return {}
 
     @abstractmethod
     def adapter(self, here: "AdapterSettings") -> "BatchAdapter":

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hpcdl.batch.options import (
+    ONE_NODE,
     VALUE,
     BatchOptions,
     IgnoredOption,
@@ -15,26 +16,25 @@ from hpcdl.batch.options import (
     NotForHpcdl,
     Reason,
     WrittenOption,
+    count_of,
     exports_of,
     indices_of,
     option_table,
-    several_nodes,
 )
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, find, job_number, read_stdin
 from hpcdl.lsf.system import SYSTEM
 
 OPTIONS = option_table(
     {
-        Reason.READ: "J gpu n nnodes R w cwd env",
-        Reason.TIME: "W We c T",
-        Reason.LOGS: "o oo e eo outdir",
+        Reason.READ: "J gpu n nnodes R w cwd env o oo e eo m W",
+        Reason.TIME: "We c T",
         Reason.HOST: "M D F S C v p hl smt",
         Reason.WHERE: "q P G sla app sp alloc_flags core_isolation Lp jobgroup g x",
         Reason.MAIL: "N B u",
         Reason.AGAIN: "r rn",
-        Reason.NOTHING: "Jd L ul",
+        Reason.NOTHING: "Jd L ul outdir",
         Reason.SIGNAL: "wa wt",
-        Reason.NODES: "m U ext a network",
+        Reason.NODES: "U ext a network",
         Reason.START: "b t ti",
         Reason.HOLD: "H",
         Reason.WAIT: "K",
@@ -64,6 +64,14 @@ def _array(given: WrittenOption) -> IndexArray | None:
     return indices_of(given, match[2] if match[3] is None else f"{match[2]}%{match[3]}")
 
 
+def _time(given: WrittenOption) -> float:
+    """Seconds, of `[HOURS:]MINUTES[/HOST]`. Raises BadLine."""
+    match = re.fullmatch(r"(?:(\d{1,6}):)?(\d{1,6})(?:/.*)?", given.value.strip(), re.ASCII)
+    if match is None:
+        raise given.bad(f"{given.value!r} is no time: [HOURS:]MINUTES")
+    return 3600.0 * int(match[1] or 0) + 60.0 * int(match[2])
+
+
 def _after(given: WrittenOption) -> tuple[int, ...]:
     found: list[int] = []
     for part in given.value.split("&&"):
@@ -88,8 +96,18 @@ class Bsub(SubmitCommand):
         ("w", "after", _after),
         ("cwd", "cwd", VALUE),
         ("env", "exports", lambda given: exports_of(given, "all", "none")),
+        ("n", "tasks", count_of),
+        ("W", "time_s", _time),
+        ("o", "output", VALUE),
+        ("oo", "output", VALUE),
+        ("e", "error", VALUE),
+        ("eo", "error", VALUE),
+        ("o", "append", lambda given: True),
+        ("oo", "append", lambda given: False),
     )
+    node_options = ("nnodes", "n")
     everywhere = True
+    scratch_variable = "LSF_TMPDIR"
     folder_variable = "LS_SUBCWD"
     index_variable = "LSB_JOBINDEX"
     after = "done(ID)"
@@ -113,6 +131,8 @@ class Bsub(SubmitCommand):
         self, last: Mapping[str, WrittenOption], written: Sequence[WrittenOption], ignored: list[IgnoredOption]
     ) -> tuple[int | None, int | None]:
         """See `SubmitCommand`. The later of two counts, except of -R."""
+        if "m" in last:
+            ignored.append(last["m"].without("", Reason.NODES, f"hosts:{last['m'].value}"))
         needs = [each for each in written if each.name == "R"]
         return _nodes(last, needs, ignored), _gpus(last, needs, ignored)
 
@@ -129,7 +149,8 @@ class Bsub(SubmitCommand):
             raise NotForHpcdl(
                 "whether bsub reads the lines of a script that it is not given on standard input is its own affair"
             )
-        return BatchScript(self, self.options_of(written), rest[0], tuple(rest))
+        asked = self._with_launches(self.options_of(written), written, " ".join(rest), rest[0])
+        return BatchScript(self, asked, rest[0], tuple(rest))
 
     def array_variables(self, array: IndexArray) -> Mapping[str, object]:
         """See `SubmitCommand`."""
@@ -147,6 +168,13 @@ class Bsub(SubmitCommand):
 
 
 BSUB = Bsub()
+
+
+def _mebibytes(text: str) -> int:
+    """Of `16G` or `500`; 0 where it is no such text."""
+    match = re.fullmatch(r"(\d{1,9})([MGT]?)B?", text.strip(), re.ASCII | re.IGNORECASE)
+    return int(match[1]) * {"": 1, "M": 1, "G": 1024, "T": 1 << 20}[match[2].upper()] if match else 0
+
 
 _CALL = re.compile(r"[a-z_]+\s*\(\s*(\"[^\"]*\"|'[^']*'|[^,()\s][^,()]*?)\s*(?:,[^()]*)?\)", re.IGNORECASE)
 _BARE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s&|!()]+")
@@ -173,9 +201,7 @@ def _nodes(
     """Of -nnodes; else of -n and span[ptile=], as far as they say it."""
     if "nnodes" in last:
         given = last["nnodes"]
-        number = given.whole(given.value, "a number of nodes", 1)
-        ignored += several_nodes(number, [given])
-        return number
+        return given.whole(given.value, "a number of nodes", 1)
     spans = [(each, found[1]) for each in needs if (found := re.search(r"span\s*\[\s*(.*?)\s*\]", each.value))]
     if "n" not in last:
         return None
@@ -186,14 +212,12 @@ def _nodes(
             each = need.whole(match[1], "a number of processors", 1)
             if places % each and places > each:
                 raise need.bad(f"{places} processors of {given.said} cannot be spread evenly, {each} on each node")
-            number = max(1, places // each)
-            ignored += several_nodes(number, [given])
-            return number
+            return max(1, places // each)
         if re.fullmatch(r"hosts\s*=\s*1", span):
             return 1
     if places > 1:
         why = 'it does not say on how many nodes: 1 (-R "span[ptile=N]" or --nodes says it)'
-        ignored.append(IgnoredOption(given.where, given.said, why, doubt=not spans))
+        ignored.append(IgnoredOption(given.where, given.said, why, doubt=not spans, needs=ONE_NODE))
     return None
 
 
@@ -202,8 +226,9 @@ def _gpus(
 ) -> int | None:
     """On each node: of -gpu num=, else of rusage[ngpus_physical=]."""
     for need in needs:
-        rest = re.sub(r"span\s*\[.*?\]|rusage\s*\[\s*(ngpus_\w+\s*=\s*\d+|mem\s*=\s*\w+)\s*\]", "", need.value).strip()
-        if rest:
+        sections = list(_SECTION.finditer(need.value))
+        odd = [each[0] for each in sections if not _harmless(each[1], each[2], need, ignored)]
+        if rest := " ".join([*odd, *_SECTION.sub("", need.value).replace("&&", " ").split()]):
             ignored.append(IgnoredOption(need.where, f'"{rest}" of -R', Reason.NODES.text, doubt=True))
     if "gpu" in last:
         return _gpu_string(last["gpu"], ignored)
@@ -211,6 +236,20 @@ def _gpus(
         if match := re.search(r"ngpus_(?:physical|excl_p|shared)\s*=\s*(\d{1,9})", need.value, re.ASCII):
             return int(match[1])
     return None
+
+
+_SECTION = re.compile(r"(span|rusage|order|same|affinity|select|cu)\s*\[([^\]]*)\]")
+_RUSAGE = re.compile(r"\s*(mem|swp|tmp|scratch|ngpus_\w+|gpu)\s*=\s*[\w.]+\s*")
+
+
+def _harmless(name: str, text: str, need: WrittenOption, ignored: list[IgnoredOption]) -> bool:
+    """Whether nothing is lost that a section of -R wants; what a select[] wants is for the nodes to have."""
+    if name == "rusage":
+        return all(_RUSAGE.fullmatch(each) for each in re.split("[,:]", text) if each.strip())
+    if name == "select":
+        why, needs = Reason.NODES.text, f"select:{text}"
+        ignored.append(IgnoredOption(need.where, f'"select[{text}]" of -R', why, doubt=True, needs=needs))
+    return True
 
 
 def _gpu_string(given: WrittenOption, ignored: list[IgnoredOption]) -> int:
@@ -223,7 +262,8 @@ def _gpu_string(given: WrittenOption, ignored: list[IgnoredOption]) -> int:
             if slash and per != "host":
                 ignored.append(given.without(f"/{per}", Reason.EACH_NODE))
         elif key in ("gmodel", "gmem", "gtile", "nvlink", "block", "aff"):
-            ignored.append(given.without(part, Reason.GPUS if key in ("gmodel", "gmem") else Reason.LINKS))
+            model = {"gmodel": f"gpu:{value}", "gmem": f"select:gpu_mem>={_mebibytes(value)}"}.get(key, "")
+            ignored.append(given.without(part.strip(), Reason.GPUS if model else Reason.LINKS, model))
         elif key not in ("mode", "mps", "j_exclusive", "-", ""):
             raise given.bad(f"{part!r} is not known: num=N:mode=MODE:...")
     return number

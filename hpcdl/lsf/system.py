@@ -6,7 +6,7 @@ It loads fast, for the agent and every command of the CLI import it: what runs c
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcdl.batch.system import BatchError, BatchSystem
 
@@ -46,6 +46,7 @@ class LsfSystem(BatchSystem):
     submit_line = "bsub < jobscripts/hpcdl.lsf"
     gpu_line = "#BSUB -gpu num=N"
     account_options = '["-P", "PROJECT"]'
+    hosts_variables = ("LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE")
     site_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "submit_by": ("auto", "stdin", "file"),
         "nodes_by": ("auto", "slots", "nodes"),
@@ -66,6 +67,26 @@ class LsfSystem(BatchSystem):
         """See `BatchSystem`."""
         _, _, inside = text.partition(_BEGIN)
         return inside.partition(_END)[0] if inside else text
+
+    def script_variables(
+        self, batch: Mapping[str, Any], environ: Mapping[str, str], nodes: Sequence[str], here: int
+    ) -> dict[str, str]:
+        """See `BatchSystem`."""
+        from hpcdl.lsf.script_variables import script_variables
+
+        return script_variables(batch, environ, nodes)
+
+    def script_hosts(self, batch: Mapping[str, Any], nodes: Sequence[str]) -> Sequence[str]:
+        """See `BatchSystem`."""
+        from hpcdl.lsf.script_variables import hosts_of
+
+        return [host for host, slots in hosts_of(batch, nodes) for _ in range(slots)]
+
+    def file_values(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """See `BatchSystem`."""
+        from hpcdl.lsf.script_variables import file_values
+
+        return file_values(environ)
 
     def adapter(self, here: "AdapterSettings") -> "BatchAdapter":
         """See `BatchSystem`."""

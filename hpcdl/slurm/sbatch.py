@@ -6,9 +6,13 @@ Nothing here runs sbatch: pilots are submitted by `submit.py`.
 
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hpcdl.batch.options import (
+    DEFAULT_GRACE_S,
+    SIGNALS,
     VALUE,
     BadLine,
     BatchOptions,
@@ -17,25 +21,26 @@ from hpcdl.batch.options import (
     NotForHpcdl,
     Reason,
     WrittenOption,
+    count_of,
     exports_of,
     indices_of,
     on_each,
     option_table,
-    several_nodes,
 )
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, job_number, read_file, read_stdin
+from hpcdl.core.model.units import slurm_seconds
 from hpcdl.slurm.system import SYSTEM
 
 OPTIONS = option_table(
     {
-        Reason.READ: "gres gpus gpus-per-node gpus-per-task nodes job-name dependency array chdir export wrap parsable",
-        Reason.RANKS: "ntasks ntasks-per-node",
-        Reason.TIME: "time time-min",
-        Reason.LOGS: "output error open-mode",
-        Reason.HOST: "mem mem-per-cpu mem-per-gpu cpus-per-task cpus-per-gpu tmp mincpus "
-        "threads-per-core ntasks-per-core ntasks-per-socket ntasks-per-gpu "
+        Reason.READ: "gres gpus gpus-per-node gpus-per-task nodes job-name dependency array chdir export wrap parsable "
+        "ntasks ntasks-per-node output error open-mode constraint signal ntasks-per-gpu gpu-bind "
+        "time mem mem-per-cpu mem-per-gpu cpus-per-task cpus-per-gpu",
+        Reason.TIME: "time-min",
+        Reason.HOST: "tmp mincpus "
+        "threads-per-core ntasks-per-core ntasks-per-socket "
         "sockets-per-node cores-per-socket hint extra-node-info distribution "
-        "core-spec thread-spec mem-bind gpu-bind gres-flags",
+        "core-spec thread-spec mem-bind gres-flags",
         Reason.WHERE: "partition account qos priority wckey switches exclusive nice oversubscribe overcommit "
         "contiguous spread-job use-min-nodes",
         Reason.MAIL: "mail-type mail-user",
@@ -44,8 +49,7 @@ OPTIONS = option_table(
         Reason.SHELL: "get-user-env",
         Reason.NOTHING: "comment profile acctg-freq gpu-freq cpu-freq mcs-label power "
         "verbose quiet ignore-pbs propagate",
-        Reason.SIGNAL: "signal",
-        Reason.NODES: "constraint nodelist exclude reservation licenses clusters nodefile",
+        Reason.NODES: "nodelist exclude reservation licenses clusters nodefile",
         Reason.START: "begin deadline delay-boot",
         Reason.HOLD: "hold",
         Reason.WAIT: "wait",
@@ -82,6 +86,50 @@ def _after(given: WrittenOption) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _signal(given: WrittenOption) -> tuple[str, float] | None:
+    """The preset that sends this signal, so many seconds before the end; None where there is none."""
+    name, seconds = _signal_parts(given)
+    return (SIGNALS[name], seconds) if name in SIGNALS else None
+
+
+def _signal_parts(given: WrittenOption) -> tuple[str, float]:
+    """Of `[B:][R:]USR1[@SECONDS]`."""
+    name, at, seconds = given.value.rpartition(":")[2].partition("@")
+    name = name.upper().removeprefix("SIG")
+    if name.isdigit():
+        name = next((each.name.removeprefix("SIG") for each in signal.Signals if each.value == int(name)), name)
+    return name, float(given.whole(seconds, "a number of seconds", 1)) if at else DEFAULT_GRACE_S
+
+
+_VARIABLES = {
+    "cpus-per-task": "SLURM_CPUS_PER_TASK", "gpus-per-task": "SLURM_GPUS_PER_TASK", "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE", "account": "SLURM_JOB_ACCOUNT", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
+    "gpu-bind": "SLURM_GPU_BIND", "threads-per-core": "SLURM_THREADS_PER_CORE", "qos": "SLURM_JOB_QOS",
+    "distribution": "SLURM_DISTRIBUTION",
+}  # fmt: skip
+"""Variables of a job with the value of an option, by the option."""
+
+_MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
+
+
+def _time(given: WrittenOption) -> float | None:
+    """Seconds; None for no limit. Raises BadLine."""
+    if given.value.upper() in ("0", "INFINITE", "UNLIMITED"):
+        return None
+    try:
+        return slurm_seconds(given.value)
+    except ValueError:
+        raise given.bad(f"{given.value!r} is no time: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M, DAYS-H:M:S") from None
+
+
+def _mebibytes(given: WrittenOption) -> int:
+    """Of `16G`, `500M`, `1T`; MiB without a letter. Raises BadLine."""
+    match = re.fullmatch(r"(\d{1,9})([KMGT]?)B?", given.value.strip(), re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise given.bad(f"{given.value!r} is no amount of memory")
+    return int(int(match[1]) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1 << 20}[match[2].upper()])
+
+
 class Sbatch(SubmitCommand):
     """See `SubmitCommand`."""
 
@@ -96,7 +144,16 @@ class Sbatch(SubmitCommand):
         ("export", "exports", lambda given: exports_of(given, "ALL", "NONE", "NIL")),
         ("parsable", "brief", lambda given: True),
         ("wrap", "wrapped", VALUE),
+        ("ntasks", "tasks", count_of),
+        ("ntasks-per-node", "tasks_per_node", count_of),
+        ("output", "output", VALUE),
+        ("error", "error", VALUE),
+        ("open-mode", "append", lambda given: given.value.startswith("a")),
+        ("signal", "signal", _signal),
+        ("time", "time_s", _time),
     )
+    node_options = ("nodes", "gpus")
+    scratch_variable = "SLURM_TMPDIR"
     folder_variable = "SLURM_SUBMIT_DIR"
     index_variable = "SLURM_ARRAY_TASK_ID"
     after = "afterok:ID"
@@ -114,6 +171,7 @@ class Sbatch(SubmitCommand):
         """See `SubmitCommand`. A long name, or the beginning of one; else letters, the last perhaps with its value."""
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
+            name = "ntasks-per-node" if name == "tasks-per-node" else name
             near = [each for each in OPTIONS if each.startswith(name)]
             name = near[0] if name not in OPTIONS and len(near) == 1 else name
             return [(name, value if equals else None, word)]
@@ -158,7 +216,11 @@ class Sbatch(SubmitCommand):
             if each is not None and each != spread:
                 raise of.bad(f"with {each} on each of {nodes or 1} nodes that does not agree")
             each = spread
-        ignored += several_nodes(nodes or 1, [last[name] for name in ("gpus", "nodes") if name in last])
+        if "constraint" in last:
+            wish = last["constraint"]
+            ignored.append(wish.without("", Reason.NODES, f"feature:{wish.value}"))
+        if "signal" in last and _signal(last["signal"]) is None:
+            ignored.append(last["signal"].without("", Reason.SIGNAL))
         return nodes, each
 
     def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
@@ -167,6 +229,8 @@ class Sbatch(SubmitCommand):
         if odd:
             raise NotForHpcdl(f"{odd[0]} is set")
         written, rest = self.split(words, where)
+        if ":" in rest:
+            raise NotForHpcdl("hpcdl has no heterogeneous jobs")
         wrapped = self.options_of(written).wrapped
         if wrapped is not None:
             if rest:
@@ -177,6 +241,34 @@ class Sbatch(SubmitCommand):
         if not content.startswith(b"#!"):
             raise NotForHpcdl("it is no script")
         return self.read(rest[0] if rest else self.name, content, tuple(rest[1:]), tuple(written))
+
+    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+        """See `SubmitCommand`."""
+        last = {each.name: each for each in written}
+        asked = super().options_of(written)
+        found = [(name, last[option].value) for option, name in _VARIABLES.items() if option in last]
+        found += [(name, str(_mebibytes(last[option]))) for option, name in _MEMORY.items() if option in last]
+        if asked.tasks is None and asked.tasks_per_node is None and "ntasks-per-gpu" in last and asked.gpus:
+            asked = replace(asked, tasks_per_node=asked.gpus * count_of(last["ntasks-per-gpu"]))
+        cpus = self._cpus(last, asked)
+        memory = self._memory(last, asked, cpus)
+        return replace(asked, set=tuple(found), cpus=cpus, memory_mib=memory or None)
+
+    def _cpus(self, last: Mapping[str, WrittenOption], asked: BatchOptions) -> int | None:
+        """Processors on each node; None where it does not say how many."""
+        if "cpus-per-task" in last:
+            each = count_of(last["cpus-per-task"])
+            return each * (asked.tasks_per_node or -(-(asked.tasks or 1) // (asked.nodes or 1)))
+        return count_of(last["cpus-per-gpu"]) * (asked.gpus or 1) if "cpus-per-gpu" in last else None
+
+    def _memory(self, last: Mapping[str, WrittenOption], asked: BatchOptions, cpus: int | None) -> int:
+        """MiB on each node, 0 where it has no limit."""
+        if "mem" in last:
+            return _mebibytes(last["mem"])
+        if "mem-per-gpu" in last:
+            return _mebibytes(last["mem-per-gpu"]) * (asked.gpus or 1)
+        tasks = asked.tasks_per_node or -(-(asked.tasks or 1) // (asked.nodes or 1))
+        return _mebibytes(last["mem-per-cpu"]) * (cpus or tasks) if "mem-per-cpu" in last else 0
 
     def array_variables(self, array: IndexArray) -> Mapping[str, object]:
         """See `SubmitCommand`."""
@@ -267,7 +359,7 @@ def _gpus(given: WrittenOption, ignored: list[IgnoredOption]) -> int | None:
         if not number or not number[0].isdigit():
             model, number = text, "1"
         if model:
-            ignored.append(given.without(f"the type {model}", Reason.GPUS))
+            ignored.append(given.without(f"the type {model}", Reason.GPUS, f"gpu:{model}"))
         found.append(given.whole(number, "a number of GPUs"))
     if len(found) > 1:
         raise given.bad("GPUs of several types in one job: ask for one number")

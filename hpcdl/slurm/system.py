@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcdl.batch.system import BatchError, BatchSystem
 
@@ -51,6 +51,20 @@ class SlurmSystem(BatchSystem):
     def requeued(self, environ: Mapping[str, str]) -> bool:
         """See `BatchSystem`."""
         return environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+    def script_variables(
+        self, batch: Mapping[str, Any], environ: Mapping[str, str], nodes: Sequence[str], here: int
+    ) -> dict[str, str]:
+        """See `BatchSystem`."""
+        from hpcdl.slurm.script_variables import script_variables
+
+        return script_variables(batch, environ, nodes, here)
+
+    def file_values(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """See `BatchSystem`."""
+        from hpcdl.slurm.script_variables import file_values
+
+        return file_values(environ)
 
     def adapter(self, here: "AdapterSettings") -> "BatchAdapter":
         """See `BatchSystem`."""

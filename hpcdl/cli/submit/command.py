@@ -211,13 +211,13 @@ class SubmitCall:
             return None if found is None else found[0].read(self.command[0], found[1], self.command[1:])
         from hpcdl.cli.submit import drop_in
 
-        batch = drop_in.batch_of(self.like, self.command, os.environ)
+        batch = drop_in.batch_of(self.like, self.command, os.environ, lambda: self.client.get("/v1/nodes")["nodes"])
         return drop_in.waiting_for(self.client, self.like, self.other, batch)
 
     def _values_of(self, batch: "BatchScript", given: Mapping[str, Any]) -> dict[str, Any]:
         """What the batch script says in place of options, as far as the command line leaves that to it."""
         asked = batch.asked
-        values: dict[str, Any] = {"exports": asked.exports}
+        values: dict[str, Any] = {"exports": asked.exports, "batch": batch.command.tasks_of(batch)}
         typed = {each for each in given if self.ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE}
         if given["name"] is None:
             values["name"] = literal(asked.name or default_name((batch.file,)))
@@ -229,6 +229,9 @@ class SubmitCall:
             values["after"] = asked.after
         if asked.cwd and not given["cwd"]:
             values["cwd"] = asked.cwd
+        preset, grace_s = asked.signal or (None, None)
+        found = {"signal": preset, "grace": grace_s, "cpus": asked.cpus, "mem": asked.memory_mib, "time": asked.time_s}
+        values |= {name: value for name, value in found.items() if value is not None and name not in typed}
         if asked.array is not None and not given["array"]:
             values["array"] = indices_of(asked.array.indices)
             values["max_parallel"] = given["max_parallel"] or asked.array.most or None

@@ -8,22 +8,29 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from hpcdl.batch.options import BadLine, NotForHpcdl
+from hpcdl.batch import features
+from hpcdl.batch.features import Node
+from hpcdl.batch.options import BadLine, IgnoredOption, NotForHpcdl
 from hpcdl.batch.script import BatchScript, command_named, read_file, read_stdin, text_of
 from hpcdl.cli.output import say
 from hpcdl.cli.submit import dependencies
 from hpcdl.client import Client
 
 NOT_OURS = 75  # EX_TEMPFAIL: nothing was done
-QUIET = "HPCDL_QUIET"
-"""The variable that silences what is said of where a job goes."""
+
+
+def _quiet() -> bool:
+    """Whether nothing is to be said of where a job goes."""
+    return bool(os.environ.get("HPCDL_QUIET")) or os.environ.get("HPCDL_VERBOSE") == "0"
+
+
 _HPCDL = re.compile(
     r"""^[^#\n]*(?:\bhpcdl["'}]*\s(?:.*\s)?(?:allocation|daemon|agent)\b|\bhpcdl\.(?:allocation|daemon|agent)\b)""",
     re.MULTILINE,
@@ -31,8 +38,11 @@ _HPCDL = re.compile(
 """A script that is hpcdl's own allocation, or a pilot's."""
 
 
-def batch_of(name: str, words: tuple[str, ...], around: Mapping[str, str]) -> BatchScript:
-    """The batch script that `sbatch WORDS` or `bsub WORDS` would submit. Raises NotForHpcdl."""
+def batch_of(
+    name: str, words: tuple[str, ...], around: Mapping[str, str], nodes: Callable[[], Sequence[Node]] = tuple
+) -> BatchScript:
+    """The batch script that `sbatch WORDS` or `bsub WORDS` would submit. `nodes`: asks for hpcdl's, as `GET /v1/nodes`
+    has them. Raises NotForHpcdl."""
     try:
         batch = command_named(name).job_of(words, around, "the command line")
     except BadLine as error:
@@ -41,10 +51,16 @@ def batch_of(name: str, words: tuple[str, ...], around: Mapping[str, str]) -> Ba
         raise NotForHpcdl("it asks for no GPU")
     if _HPCDL.search(text_of(batch.content or b"")):
         raise NotForHpcdl("it runs hpcdl itself")
+    met: list[IgnoredOption] = []
     for each in batch.asked.ignored:
         if each.doubt:
-            raise NotForHpcdl(str(each))
-    return batch
+            if not each.needs:
+                raise NotForHpcdl(str(each))
+            if not features.met(each.needs, nodes()):
+                raise NotForHpcdl(f"{each.where}: {each.said}: not every node of hpcdl is so")
+            met.append(each)
+    left = tuple(each for each in batch.asked.ignored if each not in met)
+    return replace(batch, asked=replace(batch.asked, ignored=left))
 
 
 def waiting_for(client: Client, name: str, other: str | None, batch: BatchScript) -> BatchScript:
@@ -82,7 +98,7 @@ def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home
 
 def note(text: str) -> None:
     """Print where a job goes on stderr, unless its user wants none of that."""
-    if not os.environ.get(QUIET):
+    if not _quiet():
         say(text)
 
 

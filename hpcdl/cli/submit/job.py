@@ -64,8 +64,8 @@ _AS_GIVEN = (
 def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) -> JobRequest:
     """The job that these values of submit's options (by the names of its parameters) and this command say.
 
-    `exports` among them: what a batch script wants of the environment; the command is then the script's, with
-    placeholders where it is an array. Raises ValueError and click.UsageError.
+    `exports` among them: what a batch script wants of the environment, `batch` how it is run; the command is then the
+    script's, with placeholders where it is an array. Raises ValueError and click.UsageError.
     """
     low, high, counts = given["gpus"] if given["gpus"][0] else (1, None if given["profile"] else 1, ())
     name, nodes = given["name"], given["nodes"]
@@ -98,6 +98,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         stall_restart=stall_restart,
         memory_mib=given["mem"],
         time_s=given["time"],
+        batch=given.get("batch") if (given["rescale"] or _means(command, nodes)) == "restart" else None,
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))

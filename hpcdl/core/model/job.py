@@ -86,6 +86,32 @@ class GitState:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTasks:
+    """How a batch system would run the job's command, which is a batch script. Raises ValueError."""
+
+    system: str  # by whose variables the script knows where it is: the name of a batch system
+    tasks: int | None = None  # in all; None: it does not say
+    tasks_per_node: int | None = None
+    first_only: bool = True  # it runs on the first node only, and starts what runs on the others by srun or jsrun
+    launch_host: bool = False  # its list of hosts begins with one that does not compute, as jsrun's systems have it
+    variables: tuple[tuple[str, str], ...] = ()  # that the batch system would set besides, by its options
+    output: str = ""  # the file for its output besides the job's log, as a pattern; "": none
+    error: str = ""  # the same of its errors alone
+    scratch: str = ""  # the variable that names a folder on the node for as long as the script runs; "": none
+    append: bool = False  # the files are not emptied at the first start
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[a-z][a-z0-9_-]{0,39}", self.system):
+            raise ValueError(f"a batch script is for a batch system, got {self.system[:40]!r}")
+        for what, value in (("tasks", self.tasks), ("tasks_per_node", self.tasks_per_node)):
+            if value is not None and not 1 <= value <= 1_000_000:
+                raise ValueError(f"{what} of a batch script must be from 1 to 1000000, got {value}")
+        texts = (self.output, self.error, self.scratch, *(part for pair in self.variables for part in pair))
+        if any("\0" in text or not _has_bytes(text) for text in texts):
+            raise ValueError("files and variables of a batch script must be text without NUL characters")
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a user submitted. Raises ValueError where a value makes no sense."""
 
@@ -138,6 +164,7 @@ class JobSpec:
     cpus: int | None = None  # processors on each node; None: those of its GPUs
     memory_mib: int | None = None  # on each node, past which it is ended; None: no limit
     time_s: float | None = None  # so long it may hold GPUs, all attempts together; None: without limit
+    batch: BatchTasks | None = None  # of a batch script, how it is run; None: the command is run as it is
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

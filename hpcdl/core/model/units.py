@@ -5,7 +5,7 @@ What people type is read here, and what they read is written here, in one form e
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -106,6 +106,40 @@ def fold_nodes(names: Iterable[str]) -> str:
             f"{prefix}{texts[0]}" if len(found) == 1 and "-" not in texts[0] else f"{prefix}[{','.join(texts)}]"
         )
     return ",".join(parts)
+
+
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+
+
+def slurm_seconds(text: str) -> float:
+    """A time as Slurm writes it: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M, DAYS-H:M:S. Raises ValueError."""
+    match = _SLURM_TIME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a time")
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    if days is not None or len(numbers) == 3:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, minutes, seconds = 0, *(*numbers, 0)[:2]
+    return 86400.0 * int(days or 0) + 3600.0 * hours + 60.0 * minutes + seconds
+
+
+def node_list(nodes: Sequence[str]) -> str:
+    """The nodes as Slurm writes them: `n[1-3]`; the first one, where the script runs and rank 0 is, stays the first."""
+    text = fold_nodes(nodes)
+    return text if expand_nodes(text) == tuple(nodes) else ",".join(nodes)
+
+
+def repeated(counts: Sequence[int]) -> str:
+    """`2(x3),1`, of 2, 2, 2, 1."""
+    found: list[list[int]] = []
+    for number in counts:
+        if found and found[-1][0] == number:
+            found[-1][1] += 1
+        else:
+            found.append([number, 1])
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in found)
 
 
 MOST_NODES = 1 << 17

@@ -69,6 +69,8 @@ def check_launcher(spec: JobSpec, script: str = "") -> None:
 
     `script`: the text of the script that the command runs, as far as it is known.
     """
+    if spec.batch is not None and spec.batch.first_only:
+        return  # it runs once, and starts what runs on the other nodes itself
     several = spec.nodes > 1 or spec.nodes_max is not None
     if spec.rescale == "restart" and not several:
         return

@@ -111,10 +111,14 @@ def test_all_of_sbatchs_lines(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypa
     assert (env["LR"], env["DATA"], env["PATH"]) == ("0.1", "/data", os.environ["PATH"])
     kept = Path(spec["command"][3])
     assert spec["command"] == ["env", f"SLURM_SUBMIT_DIR={here}", "/bin/bash", str(kept), "a b", "--lr", "3"]
-    assert said(done) == [
-        "train.sh:3: --time=1:00:00", "train.sh:8: -o out-%A_%a.txt", "train.sh:8: --mem=4G",
-        "train.sh:9: --frobnicate=3",
-    ]  # fmt: skip
+    assert said(done) == ["train.sh:9: --frobnicate=3"]
+    assert (spec["time_s"], spec["memory_mib"]) == (3600.0, 4096)
+    batch = spec["batch"]
+    assert (batch["system"], batch["output"], batch["variables"]) == (
+        "slurm",
+        "out-%A_%a.txt",
+        [["SLURM_MEM_PER_NODE", "4096"]],
+    )
     assert all(line.count(": ") >= 3 for line in done.err.splitlines())
     # As batch systems do, the script is taken as it is now.
     assert kept.parent == fake.home / "scripts"
@@ -145,8 +149,8 @@ def test_all_of_bsubs_lines(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     assert "PATH" not in env
     assert spec["command"][:3] == ["env", f"LS_SUBCWD={here}", "/bin/bash"]
     assert said(done) == [
-        "train.sh:3: gmodel=V100 of -gpu num=2:gmodel=V100", "train.sh:4: -W 1:00", "train.sh:4: -q normal",
-        'train.sh:8: "select[model==x]" of -R', "train.sh:9: -o out.%J", "train.sh:9: -P proj",
+        "train.sh:3: gmodel=V100 of -gpu num=2:gmodel=V100", "train.sh:4: -q normal",
+        'train.sh:8: "select[model==x]" of -R', "train.sh:9: -P proj",
         "train.sh:11: -u me@example.org",
     ]  # fmt: skip
 
@@ -268,11 +272,11 @@ def test_odd_scripts(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     none = hpcdl("submit", sbatch("--time=5"))
     assert sent(fake, none)[0]["gpus_min"] == 1
     assert none.err.splitlines()[-1] == ("hpcdl: train.sh asks for no GPU; a job of hpcdl has at least 1: --gpus N")
-    srun = hpcdl("submit", sbatch("-G2 -N2", body="echo\n  srun python x.py"))
-    assert srun.code == 0
-    assert [line.partition(": with")[0].partition(": this")[0] for line in srun.err.splitlines()] == [
-        "hpcdl: train.sh:2: -N 2 starts the script on each node", "hpcdl: train.sh:4: srun gets nothing from it"
-    ]  # fmt: skip
+    (spec,) = sent(fake, hpcdl("submit", sbatch("-G2 -N2", body="echo\n  srun python x.py")))
+    assert (spec["batch"]["first_only"], spec["nodes"]) == (True, 2)
+    each = hpcdl("submit", sbatch("-G2 -N2", body="python x.py"))
+    assert sent(fake, each)[0]["batch"]["first_only"] is False
+    assert each.err.partition(": with")[0] == "hpcdl: train.sh:2: -N 2 starts the script on each node"
 
 
 def test_what_is_no_batch_script_is_a_command(fake: FakeDaemon, hpcdl: Run) -> None:

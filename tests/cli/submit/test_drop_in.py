@@ -72,7 +72,7 @@ PASSED: list[tuple[str, list[str], str]] = [
     ("sbatch", ["--gpus"], "no value"),
     ("sbatch", ["missing.sh"], "no script"),
     ("sbatch", ["notes.txt"], "not a script"),
-    ("sbatch", ["steps.sh"], "srun within"),
+    ("sbatch", ["steps.sh"], "a terminal within"),
     ("sbatch", ["--", "cpu.sh", "--", "x y", ""], "odd words"),
     ("bsub", ["-gpu", "num=1", "sleep 5; echo $X"], "a shell's command"),
     ("bsub", ["-gpu", "num=1", "-K", "python", "x.py"], "waits"),
@@ -88,7 +88,7 @@ def scripts(place: Place) -> None:
     place.script(LSF, "lsf.sh")
     place.script("#!/bin/sh\ntrue\n", "cpu.sh")
     place.script("x", "notes.txt")
-    place.script(SLURM + "  exec srun python x.py\n", "steps.sh")
+    place.script(SLURM + "  exec srun --pty python x.py\n", "steps.sh")
 
 
 @pytest.mark.parametrize("name, words, why", PASSED, ids=[why for _, _, why in PASSED])

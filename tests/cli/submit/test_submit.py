@@ -51,7 +51,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "accuracy_target": None, "rescale": "restart", "weight": 1.0, "priority": 0, "notify": [], "stall_s": None,
         "stall_restart": False, "continue_from": "", "progress": None, "resumes": None,
         "trainer_library": True,
-        "cpus": None, "memory_mib": None, "time_s": None,
+        "cpus": None, "memory_mib": None, "time_s": None, "batch": None,
     }  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+"""What starts processes in a batch script, by its text: srun, jsrun, mpirun and their kind, and on how many GPUs. Pure.
+
+On its first node a script of hpcdl's finds srun and jsrun that start tasks on all of the job's nodes (agent/steps).
+What they cannot do, and what reaches other nodes in another way, is in doubt: the wrappers leave that to the batch
+system.
+"""
+
+import re
+from collections.abc import Iterator
+
+from hpcdl.batch.options import IgnoredOption
+from hpcdl.core.rules.launchers import ACROSS
+
+_BEFORE = r"^|[;&|(`{{]|\$\(|\b(?:do|then|else|exec|time|if|!)\s|\b(?:timeout|nohup|numactl)\s[^;&|\n]*?\s"
+_COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})\b"
+_TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
+_OTHERS = re.compile(_COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun"), re.MULTILINE)
+_ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)
+_CANNOT = re.compile(
+    r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?\s(--pty|--multi-prog|--container[\w-]*|--het-group|--pack-group|--bcast|--x11"
+    r"|--erf_input|-U|:)(?=[\s=]|$)"
+)
+_NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d+)\b"
+
+
+def code_of(text: str) -> str:
+    """The script without comments, its continued lines made one; every line keeps its number."""
+    lines: list[str] = []
+    waiting = 0
+    begun = ""
+    for line in text.split("\n"):
+        plain = "" if line.lstrip().startswith("#") else re.sub(r"\s#.*$", "", line)
+        if plain.endswith("\\"):
+            begun += plain[:-1] + " "
+            waiting += 1
+            continue
+        lines.append(begun + plain)
+        lines += [""] * waiting
+        begun, waiting = "", 0
+    return "\n".join([*lines, begun])
+
+
+def starts_tasks(text: str) -> bool:
+    """Whether the script starts tasks by srun or jsrun, in itself or in a variable."""
+    return _TASKS.search(code_of(text)) is not None
+
+
+def calls_jsrun(text: str) -> bool:
+    """Whether the script is for a system of jsrun's."""
+    return any(match[1] == "jsrun" for match in _TASKS.finditer(code_of(text)))
+
+
+def doubts(text: str, file: str, nodes: int, said: str) -> Iterator[IgnoredOption]:
+    """What in a script would not do inside a job what it does in a batch job. `said`: the option that says `nodes`."""
+    code = code_of(text)
+
+    def at(place: int, what: str, why: str, how: str) -> IgnoredOption:
+        return IgnoredOption(f"{file}:{code.count(chr(10), 0, place) + 1}", what, why, doubt=True, how=how)
+
+    for match in _CANNOT.finditer(code):
+        what = "a part of a heterogeneous job" if match[1] == ":" else match[1]
+        yield at(match.start(1), f"{what} of srun or jsrun", "hpcdl cannot do that inside a job", "is not carried out")
+    for match in _OTHERS.finditer(code):
+        why = "it would run outside of this job: start tasks by srun or jsrun, or python itself"
+        yield at(match.start(1), match[1], why, "gets nothing from it")
+    if nodes < 2:
+        return
+    across = list(_ACROSS.finditer(code))
+    for match in across:
+        yield at(match.start(1), match[1], "hpcdl has no such way to this job's other nodes", "gets nothing from it")
+    if not (starts_tasks(text) or across or _OTHERS.search(code) or ACROSS.search(code)):
+        why = "with HPCDL_NODES and HPCDL_NODE_RANK, where a batch system starts it on the first only"
+        where, _, what = said.rpartition(": ")
+        yield IgnoredOption(where, what, why, doubt=True, how="starts the script on each node")
+
+
+def stays(text: str) -> bool:
+    """Whether the script starts nothing on other nodes than its own, whatever nodes there are."""
+    code = code_of(text)
+    return not (_TASKS.search(code) or _ACROSS.search(code) or _OTHERS.search(code))
+
+
+def gpus_on_each(text: str, nodes: int, tasks: int) -> int | None:
+    """GPUs on each node that its srun or jsrun asks for, where the job itself asks for none; None: it names no number.
+
+    The largest of several. `tasks`: of the job, where the command says none.
+    """
+    found = [
+        number
+        for line in code_of(text).split("\n")
+        for match in _TASKS.finditer(line)
+        if (number := (_of_srun if match[1] == "srun" else _of_jsrun)(line[match.end() :], nodes, tasks))
+    ]
+    return max(found, default=None)
+
+
+def _of_srun(line: str, nodes: int, tasks: int) -> int | None:
+    if match := re.search(r"--(?:gres|gpus-per-node)" + _NUMBER, line):
+        return int(match[1])
+    if match := re.search(r"(?:--gpus|\s-G)" + _NUMBER, line):
+        return -(-int(match[1]) // nodes)
+    if match := re.search(r"--gpus-per-task" + _NUMBER, line):
+        own = re.search(r"(?:--ntasks|\s-n)[= ]?\s*(\d+)\b", line)
+        return -(-int(match[1]) * (int(own[1]) if own else tasks) // nodes)
+    return None
+
+
+def _of_jsrun(line: str, nodes: int, tasks: int) -> int | None:
+    values: dict[str, str] = {}
+    long = {"nrs": "n", "tasks_per_rs": "a", "gpu_per_rs": "g", "rs_per_host": "r"}
+    for match in re.finditer(r"\s(?:-([nagr])\s*|--(nrs|tasks_per_rs|gpu_per_rs|rs_per_host)[= ]\s*)(\S+)", line):
+        values.setdefault(match[1] or long[match[2]], match[3])
+    gpus = values.get("g", "0")
+    if not gpus.isdigit() or gpus == "0":
+        return None
+    if values.get("r", "").isdigit():
+        return int(gpus) * int(values["r"])
+    if values.get("n", "").isdigit():
+        return -(-int(gpus) * int(values["n"]) // nodes)
+    return int(gpus) if values.get("n") == "ALL_HOSTS" else None

@@ -1,0 +1,77 @@
+"""What starts processes in a batch script, by its text."""
+
+import pytest
+
+from hpcdl.batch.launches import calls_jsrun, code_of, doubts, gpus_on_each, starts_tasks, stays
+
+
+def test_comments_and_continued_lines() -> None:
+    text = "#!/bin/sh\n# srun a\nsrun -n 2 \\\n  --gpus-per-task=1 \\\n  python x.py # srun --pty\necho done\n"
+    assert code_of(text).split("\n")[:6] == [
+        "", "", "srun -n 2    --gpus-per-task=1    python x.py", "", "", "echo done"
+    ]  # fmt: skip
+    assert starts_tasks(text)
+    assert not calls_jsrun(text)
+    assert not starts_tasks("# srun x\necho $srun_opts my-srun ./srun.py")
+
+
+@pytest.mark.parametrize(
+    "script, nodes, said",
+    [
+        ("srun python x.py", 1, []),
+        ("srun --label -n4 python x.py & wait", 2, []),
+        ("LAUNCH='srun -N2'\n$LAUNCH python x.py", 2, []),
+        ("srun torchrun --nnodes 2 x.py", 2, []),
+        ("torchrun --nnodes $SLURM_NNODES --rdzv-endpoint h:1 x.py", 2, []),
+        ("mpirun -np 4 python x.py", 1, []),
+        ("python x.py", 1, []),
+        ("python x.py", 2, ["train.sh:2: -N 2 starts the script on each node"]),
+        ("mpirun -np 4 python x.py\nsrun hostname", 2, ["train.sh:1: mpirun gets nothing from it"]),
+        ("for n in $(cat h); do ssh $n hostname; done\nsrun x", 2, ["train.sh:1: ssh gets nothing from it"]),
+        ("\nsrun --pty bash", 1, ["train.sh:2: --pty of srun or jsrun is not carried out"]),
+        ("srun --multi-prog a.conf", 1, ["train.sh:1: --multi-prog of srun or jsrun is not carried out"]),
+        (
+            "srun --container-image=a.sqsh python x.py", 1,
+            ["train.sh:1: --container-image of srun or jsrun is not carried out"],
+        ),
+        (
+            "srun -n1 a : -n2 b", 1,
+            ["train.sh:1: a part of a heterogeneous job of srun or jsrun is not carried out"],
+        ),
+        ("blaunch -z h python x.py", 1, ["train.sh:1: blaunch gets nothing from it"]),
+        ("time aprun -n4 a.out", 1, ["train.sh:1: aprun gets nothing from it"]),
+        ("echo no salloc here", 1, []),
+    ],
+)  # fmt: skip
+def test_what_is_in_doubt(script: str, nodes: int, said: list[str]) -> None:
+    found = [str(each).partition(": hpcdl")[0].partition(": with")[0].partition(": it")[0]
+             for each in doubts(script, "train.sh", nodes, "train.sh:2: -N 2")]  # fmt: skip
+    assert found == said
+
+
+@pytest.mark.parametrize(
+    "script, nodes, tasks, gpus",
+    [
+        ("srun --gres=gpu:4 python x.py", 1, 1, 4),
+        ("srun --gpus-per-node a100:2 python x.py", 2, 2, 2),
+        ("srun -n 8 --gpus-per-task=1 python x.py", 2, 1, 4),
+        ("srun --gpus-per-task=2 python x.py", 2, 4, 4),
+        ("srun -G 8 python x.py\nsrun --gres=gpu:1 y", 2, 2, 4),
+        ("srun python x.py --gpus-per-nodes", 1, 1, None),
+        ("jsrun -n 4 -a 1 -g 1 -c 7 python x.py", 2, 2, 2),
+        ("jsrun -n2 -g6 -r1 -bpacked:7 python x.py", 2, 2, 6),
+        ("jsrun --nrs 12 --gpu_per_rs 1 --rs_per_host 6 python x.py", 2, 2, 6),
+        ("jsrun -n ALL_HOSTS -g 6 python x.py", 3, 3, 6),
+        ("jsrun -n $NODES -g 6 python x.py", 3, 3, None),
+        ("jsrun -n 4 -a 1 -c 7 python x.py", 2, 2, None),
+        ("python x.py", 1, 1, None),
+    ],
+)
+def test_gpus_that_only_its_steps_ask_for(script: str, nodes: int, tasks: int, gpus: int | None) -> None:
+    assert gpus_on_each(script, nodes, tasks) == gpus
+
+
+def test_what_stays_on_its_node() -> None:
+    assert stays("python x.py\necho mpirun")
+    assert not stays("mpirun -np 4 python x.py")
+    assert not stays("jsrun -n4 x")
