@@ -22,7 +22,7 @@ SETTLE_S = 0.002
 
 LAUNCH, REQUEST, STOP = range(3)  # words of 8 bytes: which set of processes this is; 1; the boundary, 0 for none
 FIRST, WORDS = 8, 4  # where the ranks' own begin, and how many each has:
-BOUNDARY, PID, START = range(3)
+BOUNDARY, PID, START, HEARD = range(4)  # HEARD: the boundary at which it knew of the request, before any of its steps
 SIZE = 8 * (FIRST + WORDS * RANKS_LIMIT)
 
 
@@ -49,6 +49,7 @@ class StepCounters:
                 self._words[LAUNCH] = launch
             self.launch = self._words[LAUNCH]
             self._put(BOUNDARY, 0)
+            self._put(HEARD, 0)
             self._put(PID, os.getpid())
             self._put(START, start_ticks(os.getpid()))
         self._mine = FIRST + WORDS * rank
@@ -63,6 +64,7 @@ class StepCounters:
         if not flag and not words[REQUEST]:
             return False
         if not self._stop:
+            words[self._mine + HEARD] = boundary
             self._stop = self._fix()
         return boundary >= self._stop
 
@@ -73,9 +75,14 @@ class StepCounters:
             if not words[STOP]:
                 words[REQUEST] = 1
                 time.sleep(SETTLE_S)
-                others = (words[at] for at in range(FIRST, SIZE // 8, WORDS) if at != self._mine)
-                words[STOP] = max(self._boundary, 1 + max(others, default=0))
+                words[STOP] = max(self._earliest(at) for at in range(FIRST, SIZE // 8, WORDS))
             return words[STOP]
+
+    def _earliest(self, at: int) -> int:
+        """The first boundary at which the rank whose words begin there can stop: where it is if it knows of the
+        request, for then it waits for the lock; else it may have begun the step that follows."""
+        boundary = self._words[at]  # read once, and first: it may go on meanwhile
+        return boundary if boundary and self._words[at + HEARD] == boundary else boundary + 1
 
     def lives(self, rank: int) -> bool:
         """Whether a process has taken this rank's place and runs."""

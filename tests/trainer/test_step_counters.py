@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 from hpcdl.trainer import step_counters
 from hpcdl.trainer.step_counters import StepCounters
+from tests.trainer.supervisor import until
 
 PATIENCE_S = 30.0
 
@@ -99,7 +102,7 @@ class Memory:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=40, phases=(Phase.generate,))
+@settings(deadline=None, max_examples=60, phases=(Phase.generate,))
 def test_ranks_stop_at_one_step_in_any_order(data: Any) -> None:
     ranks = data.draw(st.integers(1, 3), "ranks")
     requests = data.draw(st.dictionaries(st.integers(0, ranks - 1), st.integers(1, 5), min_size=1), "requests")
@@ -129,6 +132,17 @@ def test_a_rank_stops_where_another_is_that_was_ahead(tmp_path: Path) -> None:
     assert not any(fast.arrive(False) for _ in range(20))
     assert [slow.arrive(True) for _ in range(21)] == [False] * 20 + [True]
     assert fast.arrive(False)
+
+
+def test_ranks_that_hear_at_one_boundary_train_no_other_step(tmp_path: Path) -> None:
+    one, other, holder = (StepCounters(tmp_path, 1, rank) for rank in range(3))
+    assert not one.arrive(False)
+    assert not other.arrive(False)
+    with ThreadPoolExecutor(2) as threads, holder._locked():
+        answers = [threads.submit(each.arrive, True) for each in (one, other)]
+        until(lambda: [each._words[each._mine + step_counters.HEARD] for each in (one, other)] == [2, 2], "both")
+        fcntl.flock(holder._file, fcntl.LOCK_UN)
+        assert [each.result(PATIENCE_S) for each in answers] == [True, True]
 
 
 def test_a_rank_alone_stops_where_it_hears(tmp_path: Path) -> None:
