@@ -1,5 +1,6 @@
 """Real PyTorch trainers through the whole chain: suspended and resumed, the final weights are the same bit for bit."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
-from tests.system.cluster import Cluster
+from tests.system.cluster import Cluster, kill
 from tests.trainer.preloaded import PLAIN, ROOT, Preloaded, preloaded
 
 pytestmark = [
@@ -40,13 +41,13 @@ def origin() -> Iterator[Preloaded]:
         yield made
 
 
-def train_without_us(origin: Preloaded, ranks: int, out: Path) -> None:
-    """What nothing ever happens to, and nobody watches."""
+def train_without_us(origin: Preloaded, ranks: int, out: Path, *argv: str) -> None:
+    """What nothing ever happens to, and nobody watches: it writes `out`."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")} | PLAIN
     plain |= {"PYTHONPATH": str(ROOT), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    argv = [str(TRAINER), "--steps", str(STEPS), "--out", str(out)]
+    command = list(argv or (str(TRAINER), "--steps", str(STEPS), "--out", str(out)))
     with out.with_suffix(".log").open("wb") as log:
-        children = [origin.start(argv, plain | {"RANK": str(rank)}, log) for rank in range(ranks)]
+        children = [origin.start(command, plain | {"RANK": str(rank)}, log) for rank in range(ranks)]
     assert [child.wait(SLOW_S) for child in children] == [0] * ranks, out.with_suffix(".log").read_text()
 
 
@@ -85,3 +86,34 @@ def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: 
     one, other = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "parts.pt"))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_four_ranks_end_with_all_of_their_state_after_a_kill_and_a_suspend(
+    cluster: Cluster, origin: Preloaded, tmp_path: Path
+) -> None:
+    """Weights, schedule, scale of the losses, random states and the place in the data, at steps of no checkpoint."""
+    import torch
+
+    script = [str(Path(__file__).with_name("amp_ddp.py")), "50"]
+    train_without_us(origin, 4, tmp_path / "whole.pt", *script, "", str(tmp_path), str(tmp_path / "whole.pt"))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    command = [sys.executable, *launcher, *script, "12,31", str(tmp_path), str(tmp_path / "parts.pt")]
+    options = ["--gpus", "4", "--grace", "120", "--env", "OMP_NUM_THREADS=1", "--env", f"PYTHONPATH={ROOT}"]
+    job = int(cluster.cli("submit", "--json", *options, "--", *command)["jobs"][0]["id"])
+    held = [tmp_path / f"at-{step}-{rank}" for step in (12, 31) for rank in range(4)]
+    cluster.until(lambda: all(path.exists() for path in held[:4]), SLOW_S)
+    for pid in cluster.tagged():
+        with contextlib.suppress(OSError):
+            if b"RANK=2" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                kill(pid)
+    cluster.until(lambda: all(path.exists() for path in held), SLOW_S)
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDED", seconds=SLOW_S)
+    assert cluster.job(job)["saved_step"] in (32, 33), "all knew of it at the boundary after step 31"
+    cluster.cli("resume", str(job))
+    cluster.until_done(job, seconds=SLOW_S)
+    one, other = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "parts.pt"))
+    assert one["scale"] == other["scale"] > 1024
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+    assert one["scheduler"] == other["scheduler"]
+    assert all(torch.equal(one["order"][name], other["order"][name]) for name in ("random", "left"))
