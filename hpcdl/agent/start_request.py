@@ -71,6 +71,9 @@ def make_start(
         environment |= nodes_environment(request.nodes, node)
     if order.identity:
         environment["HPCDL_IDENTITY"] = order.identity
+    for name, seconds in (("HPCDL_INTERRUPTION_S", order.between_s), ("HPCDL_SAVE_S", order.save_s)):
+        if seconds is not None:
+            environment[name] = f"{seconds:.6g}"
     if spec.continue_from:
         environment["HPCDL_CONTINUE_FROM"] = spec.continue_from
     if spec.trainer_library:

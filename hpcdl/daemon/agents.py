@@ -22,6 +22,7 @@ from hpcdl.core.model.commands import Request, StallMeasurement
 from hpcdl.core.model.events import Event, Exited, GpusFreed
 from hpcdl.core.model.frozen import CodecError
 from hpcdl.core.model.world import World, beginning_of, folder_within
+from hpcdl.core.rules.interruptions import mean_time_between_s
 from hpcdl.core.rules.stalls import LEAST_S
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.message_socket import MessageSocket
@@ -235,7 +236,10 @@ class Hub:
         folder = job.spec.checkpoint_dir or str(home / "checkpoints" / str(job.id))
         folder = folder_within(folder, beginning_of(world, job))
         path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
-        return msg.RequestMessage(world.fence, request, job.spec, str(path), folder, job.identity)
+        between_s = mean_time_between_s(world, job, self._loop.now())
+        return msg.RequestMessage(
+            world.fence, request, job.spec, str(path), folder, job.identity, between_s, job.costs.save_s
+        )
 
     async def _run(self, connection: _AgentConnection) -> None:
         """Sends and receives until one of the two ends; the first error ends both."""

@@ -6,11 +6,14 @@ before the writer's checkpoint is durable.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpcdl.trainer.background import BackgroundSaves
 from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.interval import AutoInterval, FixedInterval
 from hpcdl.trainer.peers import RankAgreement, agreement
 from hpcdl.trainer.session import Session, attach, log
 
@@ -20,7 +23,7 @@ def steps(
     *,
     save: Callable[[Path], object],
     load: Callable[[Path], object],
-    every: int | None = None,
+    every: int | str | None = None,
     ranks: RankAgreement | None = None,
     snapshot: Callable[[], Callable[[Path], object]] | None = None,
     together: RankAgreement | None = None,
@@ -29,22 +32,25 @@ def steps(
 
     `save(folder)` writes the whole training state into an empty folder, `load(folder)` reads it back. A checkpoint is
     written every `every` steps, when a suspend was asked for (then the trainer exits), and at the end. A periodic save
-    that fails for want of disk is logged and training goes on from there; the others raise.
+    that fails for want of disk is logged and training goes on from there; the others raise. `every` "auto": as often as
+    the length of a save and the time between interruptions make best; "auto:N": after N steps at most.
 
     `snapshot()`: copies the state and returns what writes the copy into a folder. Then the periodic saves are written
     by a thread, one at a time, while training goes on. `together`: the ranks, where each writes a part of its own into
     the one checkpoint; they exchange in that thread, too.
     """
-    if total < 0 or (every is not None and every <= 0):
-        raise ValueError(f"total {total} must not be negative and every {every} must be positive")
+    if total < 0:
+        raise ValueError(f"total {total} must not be negative")
     session = attach()
     if ranks is None:
         ranks = agreement(session)
+    interval = AutoInterval(every, ranks, os.environ) if isinstance(every, str) else FixedInterval(every)
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
     saved = None if resumed is None else start
     background = None if snapshot is None else BackgroundSaves(session, snapshot, together)
     session.ready(start)
+    interval.begin(start)
     for step in range(start, total + 1):
         if step > start:
             session.progress(step, total)
@@ -57,11 +63,14 @@ def steps(
             if saved != step:
                 save_now(session, step, save, together)
             break
-        if every is not None and step % every == 0 and step > start:
+        if step > start and interval.due(step):
+            began = time.monotonic()
             if background is None:
                 saved = save_periodically(session, step, save, saved, together)
+                interval.saved(step, time.monotonic() - began if saved == step else None)
             elif session.checkpoint_dir is not None:
                 background.start(step)
+                interval.saved(step, background.stall_s, background.seconds)
         yield step
     ranks.barrier()
     session.done(max(start, total))

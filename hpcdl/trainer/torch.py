@@ -228,7 +228,7 @@ def _bare(part: Any) -> Any:
 def steps(
     total: int,
     *,
-    every: int | None = None,
+    every: int | str | None = None,
     agree_every: int = 1,
     sharded: bool | None = None,
     asynchronous: bool = False,

@@ -111,7 +111,8 @@ class LeavingMessage:
 @_message("request")
 class RequestMessage:
     """Daemon: do this. `spec`, `log`, `checkpoint_dir` and the job's `identity` ("": none) come with a start. Refused
-    below the highest fence seen."""
+    below the highest fence seen. `between_s`: how long its attempts run on average, `save_s`: what its last checkpoint
+    took; None: not known."""
 
     fence: int
     request: Request
@@ -119,6 +120,8 @@ class RequestMessage:
     log: str = ""
     checkpoint_dir: str = ""
     identity: str = ""
+    between_s: float | None = None
+    save_s: float | None = None
 
 
 @_message("taken")

@@ -28,7 +28,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import hpcdl.trainer.torch as suspendable
-from tests.frameworks.stops import stop
 
 parser = argparse.ArgumentParser()
 parser.add_argument("out", type=Path)
@@ -137,10 +136,12 @@ def note(step: int) -> None:
 
 
 progress = type(session).progress
+stops = os.environ.get("TEST_STOPS_AT", "").split(",")
 
 
 def at(self: Any, step: int, *rest: Any) -> None:
-    stop(step)
+    if str(step) in stops:
+        self._asked = True  # on every rank, outside of hpcdl
     progress(self, step, *rest)
 
 

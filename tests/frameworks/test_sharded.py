@@ -41,7 +41,7 @@ class Runs:
         self.out.mkdir()
         env = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")} | PLAIN
         env |= {"PYTHONPATH": str(ROOT), "HPCDL_CHECKPOINT_DIR": str(self.checkpoints), "WORLD_SIZE": str(ranks)}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TEST_STOPS_AT": f"{self.out}:{stops}"}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TEST_STOPS_AT": stops}
         with (self.out / "log").open("wb") as log:
             return [
                 self._origin.start(
