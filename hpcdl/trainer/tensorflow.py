@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.checkpoints import Checkpoint, at
 from hpcdl.trainer.keras_variables import global_generator
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.peers import RankAgreement, node_ranks
 from hpcdl.trainer.session import attach
 
 CHECKPOINT = "checkpoint"  # the prefix of TensorFlow's own files
@@ -102,8 +103,9 @@ def batches(dataset: Any) -> Any:
 class Workers(RankAgreement):
     """The workers of a MultiWorkerMirroredStrategy, by its collectives; under any other strategy one process alone.
 
-    Every worker calls the same methods in the same order. With `every` = k the workers ask each other only at each k-th
-    step: a suspend then comes up to k steps later. Raises ValueError where not exactly one of them writes checkpoints.
+    Every worker calls the same methods in the same order. Those of one node agree on the step of a suspend by peers.py,
+    without a collective; those of several ask each other at each `every`-th step: a suspend then comes up to so many
+    steps later. Raises ValueError where not exactly one of them writes checkpoints.
     """
 
     def __init__(self, strategy: Any = None, every: int = 1) -> None:
@@ -114,6 +116,7 @@ class Workers(RankAgreement):
         self.index, self.count = 0, 1
         self._every = every
         self._calls = 0
+        self._here: RankAgreement | None = None  # where all workers are on this node
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return
         jobs = strategy.cluster_resolver.cluster_spec().as_dict()
@@ -133,6 +136,12 @@ class Workers(RankAgreement):
                 f"--tf-config, or set RANK of each to its index in TF_CONFIG"
             )
 
+        session = attach()
+        if session.inside and os.environ.get("HPCDL_LOCAL_RANKS") == str(self.count):
+            here = node_ranks(session, self.index, self.count)
+            if not self.any(here is None):
+                self._here = here
+
     def _sum(self, values: list[int]) -> list[int]:
         import tensorflow as tf
 
@@ -146,6 +155,8 @@ class Workers(RankAgreement):
         return flag if self.count == 1 else self._sum([int(flag)])[0] > 0
 
     def agree(self, flag: bool) -> bool:
+        if self._here is not None:
+            return self._here.agree(flag)
         self._calls += 1
         return self._calls % self._every == 0 and self.any(flag)
 
