@@ -4,7 +4,8 @@ Simulates GENIE's tasks (drawn anew from --seeds, which the weights in hpcdl/ada
 --per-hour on 4 nodes of 4 K80 under `adaptive` with the objective `deadline`. Every task has one prediction, when it is
 submitted; tasks whose deadline is their submission are left out. --spans: on how many nodes a task may be, 4 (one pool
 of 16 GPUs) or 1 (each node is a pool of its own). --spread: relative standard error of the rates that the policy
-believes, drawn per task.
+believes, drawn per task. --steps-alone: no task has a profile; what is known of one is its steps, and what earlier
+tasks of its model showed. --objective: what the policy aims for.
 
 python benchmarks/deadline_calibration.py                                    # tables and Brier score; half a minute
 python benchmarks/deadline_calibration.py --fit --seeds 0 1 2 --spans 4 1    # weights that these tasks would have
@@ -23,6 +24,7 @@ from hpcdl.adaptive import Adaptive
 from hpcdl.adaptive.forecast import probability, roll, signs
 from hpcdl.core.model.plan import Plan, Policies, View
 from hpcdl.core.model.profile import Profile
+from hpcdl.estimators.scaling import learner
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.data import genie
@@ -62,12 +64,14 @@ class Watching(Adaptive):
         return super().decide(view)
 
 
-def asked(workload: Workload) -> list[Asked]:
-    """What was predicted of every job, and what came."""
+def asked(workload: Workload, objective: str = "deadline") -> list[Asked]:
+    """What was predicted of every job, and what came; of jobs without profiles what is learnt is used."""
     watching = Watching()
     policies = Policies()
     policies.register("watching", lambda: watching)
-    run = simulate(workload, "watching", policies, Conditions(objective="deadline"))
+    unknown = any(not job.told for job in workload.jobs)
+    learn = learner(4, 4, ("k80",)) if unknown else None
+    run = simulate(workload, "watching", policies, Conditions(objective=objective), learn)
     found = []
     for number, (chance, seen) in watching.told.items():
         job, ended = run.jobs[number], run.world.jobs[number].finished_at
@@ -141,12 +145,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12])
     parser.add_argument("--spread", type=float, default=0.0)
     parser.add_argument("--spans", type=int, nargs="+", choices=(1, 2, 3, 4), default=[4])
+    parser.add_argument("--steps-alone", action="store_true", help="tasks have no profiles")
+    parser.add_argument("--objective", default="deadline")
     parser.add_argument("--fit", action="store_true", help="print weights that these tasks would have")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     by_load: dict[str, list[Asked]] = {}
     for spans, load in product(given.spans, given.per_hour):
-        runs = [asked(uncertain(drawn(load, seed, spans), given.spread, seed)) for seed in given.seeds]
+        tasks = [uncertain(drawn(load, seed, spans), given.spread, seed) for seed in given.seeds]
+        if given.steps_alone:
+            tasks = [replace(each, jobs=tuple(replace(job, told=False) for job in each.jobs)) for each in tasks]
+        runs = [asked(each, given.objective) for each in tasks]
         nodes = "one node each" if spans == 1 else f"up to {spans} nodes"
         by_load[f"{load} an hour, {nodes}"] = [each for run in runs for each in run]
     everything = [each for found in by_load.values() for each in found]

@@ -46,6 +46,7 @@ from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.deadline_watch import DeadlineWatch
 from hpcdl.daemon.delivery import Ways
 from hpcdl.daemon.identity import LIMIT, load_identity, node_name
+from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.local_agent import LocalAgent
 from hpcdl.daemon.loop import ControllerLoop
@@ -154,6 +155,7 @@ class Daemon:
                 if isinstance(answer, Exception):
                     raise answer
         self.meter = Meter.of(self.controller.world, self.clock.now())
+        self.idle = IdleGpus()
         self.controller.on_recorded = self.meter.take
         self._stop_within_s = config.stop_grace_s
         self._told: dict[tuple[str, str], float] = {}
@@ -269,7 +271,15 @@ class Daemon:
             settings=settings,
         )
         context = ApiContext(
-            self.loop, self.hub, self._changes, self.profiles, about, self.batching, self.meter, self._on_stop
+            self.loop,
+            self.hub,
+            self._changes,
+            self.profiles,
+            about,
+            self.batching,
+            self.meter,
+            self._on_stop,
+            self.idle,
         )
         door = Admission()
         api = Api(context, self.identity.token, self.viewers.token, door.proven)
@@ -291,6 +301,7 @@ class Daemon:
     def _monitor(self) -> None:
         def look() -> None:
             self.hub.report_absent()
+            self.idle.look(self.loop.world, self.hub.heartbeats(), time.monotonic())
             self.loop.send(cmd.Tick(measured(self.loop.world, self.hub.heartbeats(), self.config.stall_s)))
 
         self._running.call_soon_threadsafe(look)

@@ -23,6 +23,7 @@ from hpcdl.daemon.api.rows import Json, RowBuilder
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.api.why import NOBODY
 from hpcdl.daemon.batch import BatchThread
+from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.queue import Queues
@@ -57,6 +58,7 @@ class ApiContext:
     batching: BatchThread | None = None  # None without a batch system
     meter: Meter = field(default_factory=Meter)  # counts each event in the Controller's thread
     on_stop: Callable[[bool], float] = lambda now: 0.0  # called once a stop is recorded; the seconds that it may take
+    idle: IdleGpus = field(default_factory=IdleGpus)
     queues: Queues = field(init=False)
     listed: JobList = field(default_factory=JobList)
 
@@ -82,7 +84,9 @@ class ApiContext:
         gone = [number for number in numbers if is_retired(world, number)]
         past = await asyncio.to_thread(self.loop.retired, gone) if gone else ()
         queue = await asyncio.to_thread(self.queues.look, world, now) if queued else NOBODY
-        return RowBuilder(world, self.profiles, self.loop.reasons, now, {job.id: job for job in past}, queue)
+        return RowBuilder(
+            world, self.profiles, self.loop.reasons, now, {job.id: job for job in past}, queue, self.idle.notes
+        )
 
     async def rows_of(self, numbers: Collection[int]) -> list[Json]:
         """The finished rows of these jobs, in this order."""

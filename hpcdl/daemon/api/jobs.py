@@ -95,6 +95,8 @@ async def why(api: ApiContext, request: Request) -> Json:
     if warning := await unheeded(api, (job,)):
         details.append(warning)
     lines, learnt = await asyncio.to_thread(learnt_of, world, job)
+    if job.id in rows.idle:
+        details.insert(0, rows.idle[job.id])
     known = {"details": [*details, *lines], "learnt": learnt, **when_json(eta)}
     return found | known | await forecast_json(api, world, job, now)
 

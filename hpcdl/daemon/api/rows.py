@@ -56,6 +56,7 @@ class RowBuilder:
     now: float  # seconds since the epoch
     past: Mapping[int, Job] = field(default_factory=dict)  # jobs that have left the world, as far as they are wanted
     queue: Queue = NOBODY  # NOBODY where no row is to say its place
+    idle: Mapping[int, str] = field(default_factory=dict)  # what is said of jobs that do not use all their GPUs
     nothing: str = field(init=False)  # `nothing_here`, which is the same for all rows
 
     def __post_init__(self) -> None:
@@ -104,7 +105,8 @@ class RowBuilder:
 
     def reason(self, job: Job) -> str:
         """Why it is in its state, in one line."""
-        return reason(self.world, job, self.reasons, self.nothing, self.now, self.queue)
+        text = reason(self.world, job, self.reasons, self.nothing, self.now, self.queue)
+        return text or ("" if job.running is None else self.idle.get(job.id, ""))
 
     def detail(self, job: Job) -> Json:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""
