@@ -177,6 +177,7 @@ class Agent:
             self._leaving.walltime_left_s(boottime()),
             self._leaving.stay.place,
             looks=True,
+            address=self._site.address,
         )
 
     def _settle(self, expected: tuple[ExpectedIncarnation, ...]) -> None:

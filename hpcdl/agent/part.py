@@ -7,16 +7,11 @@ the connection in supervisor_link.py.
 """
 
 import asyncio
-import errno
-import ipaddress
 import logging
-import random
-import socket
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from hpcdl.agent import run_folder
@@ -24,6 +19,7 @@ from hpcdl.agent.context import AgentContext, Stage
 from hpcdl.agent.emulation import IDLE, Load, TrainingShare, resident_mib
 from hpcdl.agent.grant import Grant
 from hpcdl.agent.orphans import Remains
+from hpcdl.agent.rendezvous import Port, check_meeting_point
 from hpcdl.agent.report_log import Key, boottime
 from hpcdl.agent.shell import ShellTarget, place
 from hpcdl.agent.start_request import StartRefusal, indices_of, make_start
@@ -451,6 +447,7 @@ class AgentPart:
                 formed = await self._membership()
                 if formed is None:
                     return
+            check_meeting_point(site, self._order)
             what = make_start(site, self._order, gpu_env, formed)
             launch = self._site.orphans.start
             self._process = await asyncio.to_thread(run_folder.begin, self.folder, what, self._site.stderr, launch)
@@ -640,47 +637,6 @@ class AgentPart:
         if not self.stale and not marks.freed:
             self._site.reports.report(ev.GpusFreed(**self.names), self.key, marks.record)
         self.stage = Stage.FREED
-
-
-FROM, TO = 10_240, 32_768  # of the ports that `Port` tries
-
-RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-ATTEMPTS = 200
-
-
-class Port:
-    """A port of this address, bound as long as this is not released, so that nobody else gets it.
-
-    It lies below those that the kernel gives to whoever asks for any: in the moments between the release and the use
-    only somebody who wants this very number could take it.
-    """
-
-    def __init__(self, host: str) -> None:
-        """Raises OSError where none is free, or the address is not this machine's."""
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-        top = TO
-        with suppress(OSError, ValueError, IndexError):
-            top = min(TO, int(RANGE.read_text().split()[0]))
-        for _ in range(ATTEMPTS):
-            # Above what the kernel gives out where there is nothing below it: then the kernel chooses.
-            number = random.randrange(FROM, top) if top > FROM else 0
-            self._socket = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                self._socket.bind((host, number))
-                break
-            except OSError as error:
-                self._socket.close()
-                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                    raise
-        else:
-            raise OSError(errno.EADDRINUSE, f"no free port on {host} in {ATTEMPTS} attempts")
-        port = self._socket.getsockname()[1]
-        self.address = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
-
-    def release(self) -> None:
-        """Lets go of the port: whoever it is for listens on it now."""
-        self._socket.close()
 
 
 def membership_of(message: RequestMessage) -> RescalePacket:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcdl.agent.context import AgentContext
 from hpcdl.agent.library import with_library
+from hpcdl.agent.rendezvous import group_environment
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
@@ -76,6 +77,7 @@ def make_start(
             environment[name] = f"{seconds:.6g}"
     if spec.continue_from:
         environment["HPCDL_CONTINUE_FROM"] = spec.continue_from
+    environment |= group_environment(site, order)
     if spec.trainer_library:
         environment["PYTHONPATH"] = with_library(environment.get("PYTHONPATH", ""), site.run)
     if site.emulated is not None:

@@ -215,6 +215,7 @@ class Hub:
                     self._at(inventory.left_s),
                     inventory.place,
                     inventory.allocation,
+                    inventory.address,
                 )
             )
         )

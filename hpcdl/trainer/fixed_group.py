@@ -1,5 +1,5 @@
-"""Ranks that form one group for as long as they live: one alone, those of one node, or those that torchrun starts
-anew for every membership and that resume from the checkpoint."""
+"""Ranks that form one group for as long as they live: one alone, those of one node or of a fixed number of nodes, or
+those that torchrun starts anew for every membership and that resume from the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdl.trainer.in_place import Relaunch, Training, World
 from hpcdl.trainer.process_groups import LOCAL_STORE, ProcessGroup
+from hpcdl.trainer.ranks import GROUP
 from hpcdl.trainer.session import ENDED_UNSAVED, PRESETS
 
 OTHERS_S = 0.5  # for the launcher's signal to come to the other ranks, too
@@ -26,7 +27,10 @@ class FixedGroup:
         self._training = training
         self._session = training.session
         self._timeout_s = timeout_s
-        self._by_torchrun = bool(os.environ.get("WORLD_SIZE"))
+        self._by_environment = bool(
+            os.environ.get("WORLD_SIZE")
+        )  # a launcher's, or the agent's on a fixed number of nodes
+        self._by_torchrun = self._by_environment and (GROUP not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ)
 
     def run(self) -> None:
         """Returns when training is complete. Raises SystemExit: 0 when suspended, 143 when torchrun ends the rank."""
@@ -57,14 +61,15 @@ class FixedGroup:
     def _form(self) -> tuple[ProcessGroup, int, int]:
         import torch.distributed as dist
 
-        if self._by_torchrun:
+        if self._by_environment:
             group = ProcessGroup(None, None, 0, 0, self._timeout_s)
             return group, int(dist.get_rank()), int(dist.get_world_size())
         size = int(os.environ.get("HPCDL_LOCAL_RANKS") or 1)
         nodes = [name for name in os.environ.get("HPCDL_NODES", "").split(",") if name]
         if len(nodes) > 1 and self._session.inside:
             raise ValueError(
-                f"{len(nodes)} nodes, but nothing makes them one group: submit with --rescale in-process, or torchrun"
+                f"{len(nodes)} nodes, but nothing makes them one group (an agent of an earlier version?): submit with "
+                "--rescale in-process, or torchrun"
             )
         store: Any = dist.HashStore()
         if size > 1:

@@ -1,10 +1,12 @@
-"""Several ranks on one node: `python -m hpcdl.trainer.ranks N -- command ...` starts the command N times.
+"""Several ranks on a node: `python -m hpcdl.trainer.ranks N -- command ...` starts the command N times.
 
 Each gets HPCDL_LOCAL_RANK (0 to N-1), HPCDL_LOCAL_RANKS, HPCDL_RANK, and its own equal part of the GPUs. N may be
-`gpu`: one rank for each GPU, and one where there is none. With `--tf-config` after N each gets TF_CONFIG, too, for
-TensorFlow's MultiWorkerMirroredStrategy, over all nodes where their number is fixed. With `--horovod` they get what
-horovodrun would give them, and see all the GPUs. When one fails the others are ended, and the exit code is that of the
-first that failed. No rank outlives this process. Standard library only.
+`gpu`: one rank for each GPU, and one where there is none. On a fixed number of nodes, where the agent makes one group
+of them, RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE count all nodes' ranks, N on each; and as under torchrun each
+sees all GPUs of its node, for its LOCAL_RANK is the number of its own. With `--tf-config` after N each gets TF_CONFIG,
+too, for TensorFlow's MultiWorkerMirroredStrategy, over all nodes where their number is fixed, and sees its own GPU.
+With `--horovod` they get what horovodrun would give them, and see all the GPUs. When one fails the others are ended,
+and the exit code is that of the first that failed. No rank outlives this process. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ POLL_S = 0.02
 NOT_FOUND = 127  # exit codes as a shell gives them
 NOT_EXECUTABLE = 126
 PR_SET_PDEATHSIG = 1
+GROUP = "HPCDL_RDZV_ENDPOINT"  # set by the agent where the ranks of all nodes are one group
 
 # Loaded now: between fork and exec nothing may be looked up.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -62,12 +65,21 @@ def listed(environ: Mapping[str, str], name: str) -> list[str]:
     return [each for each in environ.get(name, "").split(",") if each]
 
 
-def environment(environ: Mapping[str, str], local_rank: int, ranks: int, store: str) -> dict[str, str]:
-    """One rank's. Raises Usage where the GPUs cannot be shared out equally."""
+def environment(
+    environ: Mapping[str, str], local_rank: int, ranks: int, store: str, *, own_gpus: bool = False
+) -> dict[str, str]:
+    """One rank's. `own_gpus`: it sees its own only, also in a group of several nodes. Raises Usage where the GPUs cannot
+    be shared out equally."""
     mine = dict(environ)
     mine["HPCDL_LOCAL_RANK"] = mine["HPCDL_RANK"] = str(local_rank)
     mine["HPCDL_LOCAL_RANKS"] = str(ranks)
     mine[LOCAL_STORE] = store
+    nodes = len(listed(environ, "HPCDL_NODES"))
+    grouped = bool(environ.get(GROUP)) and nodes > 1
+    if grouped:
+        mine["RANK"] = mine["HPCDL_RANK"] = str(int(environ.get("HPCDL_NODE_RANK") or 0) * ranks + local_rank)
+        mine["LOCAL_RANK"] = str(local_rank)
+        mine.update(WORLD_SIZE=str(nodes * ranks), LOCAL_WORLD_SIZE=str(ranks))
     for name in ("HPCDL_GPUS", "CUDA_VISIBLE_DEVICES"):
         gpus = listed(environ, name)
         if not gpus:
@@ -75,9 +87,13 @@ def environment(environ: Mapping[str, str], local_rank: int, ranks: int, store: 
         if len(gpus) % ranks:
             raise Usage(f"{len(gpus)} GPUs in {name} cannot be shared out equally among {ranks} ranks")
         part = len(gpus) // ranks
+        if grouped and not own_gpus and name == "CUDA_VISIBLE_DEVICES" and part == 1:
+            continue
         mine[name] = ",".join(gpus[local_rank * part : (local_rank + 1) * part])
         if name == "HPCDL_GPUS":
             mine["HPCDL_GPU_COUNT"] = str(part)
+    if environ.get("NVIDIA_VISIBLE_DEVICES") == environ.get("CUDA_VISIBLE_DEVICES") is not None:  # the agent's
+        mine["NVIDIA_VISIBLE_DEVICES"] = mine["CUDA_VISIBLE_DEVICES"]
     return mine
 
 
@@ -163,7 +179,8 @@ def main(argv: Sequence[str]) -> int:
             return _run_horovod(command, ranks)
         folder = tempfile.mkdtemp(prefix="hpcdl-ranks-")
         try:
-            environments = [environment(os.environ, each, ranks, f"{folder}/store") for each in range(ranks)]
+            store, own = f"{folder}/store", option == TF_CONFIG
+            environments = [environment(os.environ, each, ranks, store, own_gpus=own) for each in range(ranks)]
             if option == TF_CONFIG:
                 with_tf_config(environments, *tf_config.workers(os.environ, ranks))
             return _run(command, environments)

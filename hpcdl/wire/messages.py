@@ -93,6 +93,8 @@ class InventoryMessage:
     place: tuple[str, ...] = ()
     looks: bool = False
     """Whether it understands a LookMessage."""
+    address: str = ""
+    """Its own IP, from which it called."""
 
 
 @_message("look")

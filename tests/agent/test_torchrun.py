@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcdl.agent import start_request
-from hpcdl.agent.part import Port
+from hpcdl.agent.rendezvous import Port
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.core.model.job import JobSpec
 from tests.agent.conftest import Agent

@@ -1,6 +1,6 @@
 """TCP ports for processes that can only be told a number."""
 
-from hpcdl.agent.part import Port
+from hpcdl.agent.rendezvous import Port
 
 
 def free_port() -> str:

@@ -358,7 +358,10 @@ class Reconciliation:
         """Asks for the next incarnation, at the gate where `placement` is None."""
         number = last_number(world, job) + 1
         self.events.append(StartRequested(job.id, number, nodes, placement))
-        self.requests += [Request("start", node, job.id, number, nodes=nodes, placement=placement) for node in nodes]
+        address = ",".join(world.nodes[node].address for node in nodes) if len(nodes) > 1 else ""
+        self.requests += [
+            Request("start", node, job.id, number, nodes=nodes, placement=placement, address=address) for node in nodes
+        ]
 
     def open(self, job: Job, incarnation: Incarnation, placement: Placement) -> None:
         """Opens the gate."""

@@ -52,6 +52,7 @@ def node_joined(world: World, event: ev.NodeJoined, at: float) -> None:
         place=event.place,
         leaving=old is not None and stayed and same_log and same_place and old.leaving,
         allocation=event.allocation,
+        address=event.address,
         avoided=() if old is None else tuple(_still_avoided(old, event)),
         failed=() if old is None or _numbers(old.gpus) != _numbers(event.gpus) else old.failed,
     )

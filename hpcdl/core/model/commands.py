@@ -30,7 +30,9 @@ class Request:
     nodes: tuple[str, ...] = ()  # all nodes of a start; of a rescale the members, in the order of their ranks
     placement: Placement | None = None  # None: a start at the gate, or a kind without GPUs
     grace_s: float = 0.0  # seconds until processes are killed
-    address: str = ""  # HOST:PORT where the members of a rescale meet
+    address: str = (
+        ""  # HOST:PORT where the members of a rescale meet; of a start on several nodes their IPs, with commas
+    )
     id: int = 0  # given by the journal
 
 
@@ -194,6 +196,7 @@ class Inventory:
     until: float | None = None
     place: tuple[str, ...] = ()
     allocation: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

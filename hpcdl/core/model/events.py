@@ -464,7 +464,8 @@ class NodeJoined(NodeEvent):
     """Its agent connected, for the first time or again. `log_id` names the agent's report log.
 
     `until`: when the node goes, where the agent knows. `place`: where it is in the network, the outermost switch first.
-    `allocation`: the id of the batch job that holds the node for us, "" outside of any.
+    `allocation`: the id of the batch job that holds the node for us, "" outside of any. `address`: its own IP, "" where
+    the agent does not say.
     """
 
     gpus: tuple[GpuInfo, ...]
@@ -477,6 +478,7 @@ class NodeJoined(NodeEvent):
     until: float | None = None
     place: tuple[str, ...] = ()
     allocation: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

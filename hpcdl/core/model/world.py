@@ -220,6 +220,7 @@ class Node:
     place: tuple[str, ...] = ()  # in the network, the outermost switch first; (): not known
     leaving: bool = False  # nothing may start on it any more, and what runs there is to go
     allocation: str = ""  # the batch job that holds it for us; "" outside of any
+    address: str = ""  # its IP, by which other nodes reach it; "": not known
     avoided: tuple[Avoided, ...] = ()  # GPUs of it, or itself, that are granted to nobody for a while, or were
     failed: tuple[Failed, ...] = ()  # jobs that failed there lately
 

@@ -227,6 +227,7 @@ class Intake:
             command.until,
             command.place,
             command.allocation,
+            command.address,
         )
         known = self.draft.world.nodes.get(command.node)
         if known is not None and known.log_id != command.log_id:

@@ -12,6 +12,9 @@ MODULES = frozenset({
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "horovod.runner.launch",
     "accelerate.commands.accelerate_cli", "deepspeed.launcher.runner",
 })  # fmt: skip
+TORCHRUNS = frozenset({"torchrun", "python -m torch.distributed.run", "python -m torch.distributed.launch"})
+"""On a fixed number of nodes these find each other by PET_* variables (hpcdl/agent/rendezvous.py), unless:"""
+STANDALONE = re.compile(r"--standalone\b")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 ACROSS = re.compile(
     r"--?(nnodes|rdzv[-_]endpoint|master[-_]addr|node[-_]rank|num[-_]machines|machine[-_]rank|hostfile|hosts?)\b"
@@ -78,12 +81,19 @@ def check_launcher(spec: JobSpec, script: str = "") -> None:
     if not launcher:
         return
     if spec.rescale == "restart":
-        if not ACROSS.search(script) and not any(ACROSS.search(word) for word in spec.command):
-            raise ValueError(
-                f"{launcher} in the command would start a training of its own on each of {spec.nodes} nodes: leave it "
-                "out and add --rescale torchrun, by which hpcdl starts the ranks (docs/elastic.md)"
-            )
-        return
+        texts = (script, *spec.command)
+        if any(ACROSS.search(text) for text in texts):
+            return
+        alone = any(STANDALONE.search(text) for text in texts)
+        if launcher in TORCHRUNS and not alone:
+            return
+        known = launcher in TORCHRUNS
+        way = "leave --standalone out, and it" if known else "leave it out: each node's process then"
+        raise ValueError(
+            f"{launcher} in the command would start a training of its own on each of {spec.nodes} nodes: {way} finds "
+            "the others by variables that hpcdl sets; or add --rescale torchrun, by which hpcdl starts the ranks "
+            "(docs/elastic.md)"
+        )
     means = "torchrun" if spec.rescale == "torchrun" else "its ranks"
     raise ValueError(
         f"hpcdl starts {means} itself on every node, one rank for each GPU, and {launcher} in the command would nest: "

@@ -83,8 +83,14 @@ def test_on_one_node_it_may_stay() -> None:
 
 
 def test_on_a_fixed_number_of_nodes_it_must_look_for_the_others() -> None:
-    with pytest.raises(ValueError, match=r"a training of its own on each of 2 nodes.*--rescale torchrun"):
-        check_launcher(spec("torchrun --nproc-per-node 2 x.py", nodes=2))
+    alone = r"a training of its own on each of 2 nodes: leave "
+    with pytest.raises(ValueError, match=alone + r"--standalone out.*or add --rescale torchrun"):
+        check_launcher(spec("torchrun --standalone --nproc-per-node 2 x.py", nodes=2))
+    with pytest.raises(ValueError, match=alone + r"it out.*or add --rescale torchrun"):
+        check_launcher(spec("accelerate launch x.py", nodes=2))
+    with pytest.raises(ValueError, match=alone):
+        check_launcher(spec("bash train.sh", nodes=2), "torchrun --standalone x.py")
+    check_launcher(spec("torchrun --nproc-per-node 2 x.py", nodes=2))  # by the variables that hpcdl sets
     check_launcher(spec("torchrun --nnodes 2 --rdzv-endpoint n1:29500 x.py", nodes=2))
     check_launcher(spec("bash train.sh", nodes=2), "torchrun --nnodes=2 --master_addr $HEAD x.py")
     check_launcher(spec("python x.py", nodes=2))
