@@ -199,7 +199,12 @@ def nodes_environment(nodes: Sequence[str], node: str) -> dict[str, str]:
 
 def gpu_environment(uuids: Sequence[str], visible: str) -> dict[str, str]:
     """The grant. `visible`: CUDA_VISIBLE_DEVICES for it, by UUID."""
-    return {"CUDA_VISIBLE_DEVICES": visible, "HPCDL_GPUS": ",".join(uuids), "HPCDL_GPU_COUNT": str(len(uuids))}
+    return {
+        "CUDA_VISIBLE_DEVICES": visible,
+        "NVIDIA_VISIBLE_DEVICES": visible or "void",  # a container's; "" would be all of them to some runtimes
+        "HPCDL_GPUS": ",".join(uuids),
+        "HPCDL_GPU_COUNT": str(len(uuids)),
+    }
 
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"

@@ -1,9 +1,10 @@
 """Early initialisation of any Python script: import and warm up while the GPUs are still another job's.
 
-    python -m hpcdl.trainer.gate [--warmup MODULE_OR_FILE:FUNC] [--import NAME ...] SCRIPT [ARGS ...]
+    python -m hpcdl.trainer.gate [--warmup MODULE_OR_FILE:FUNC] [--import NAME ...] [-m] SCRIPT [ARGS ...]
 
-At a gate (hpcdl gave no GPU yet) this attaches, imports the frameworks that SCRIPT imports, runs FUNC, and waits until
-the gate is opened with a list of GPUs; then SCRIPT runs in this very process. If CUDA was initialised before, or other
+`hpcdl submit --gate` makes this of `python SCRIPT`, and with -m of `python -m MODULE`. At a gate (hpcdl gave no GPU
+yet) this attaches, imports the frameworks that SCRIPT imports, runs FUNC, and waits until the gate is opened with a
+list of GPUs; then SCRIPT runs in this very process. If CUDA was initialised before, or other
 GPUs are seen than were granted, the process starts over cold, keeping its pid. Anywhere else it just runs SCRIPT.
 """
 
@@ -36,22 +37,38 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m hpcdl.trainer.gate")
     parser.add_argument("--warmup", metavar="MODULE_OR_FILE:FUNC", help="called without arguments; must not use a GPU")
     parser.add_argument("--import", dest="names", metavar="NAME", action="append", help="import this at the gate")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script")
     parser.add_argument("args", nargs=argparse.REMAINDER)
     given = parser.parse_args(argv)
     if given.warmup is not None and ":" not in given.warmup:
         parser.error(f"--warmup {given.warmup}: say MODULE_OR_FILE:FUNC")
-    script = Path(given.script)
-    # What Python does for `python SCRIPT`; so the warm-up finds the modules that the script finds.
-    sys.path[0] = str(script.resolve().parent)
+    if not given.module:
+        # What Python does for `python SCRIPT`; so the warm-up finds the modules that the script finds.
+        sys.path[0] = str(Path(given.script).resolve().parent)
     cold = os.environ.pop(COLD, None) is not None
     if os.environ.get("HPCDL_SOCKET") and (cold or os.environ.get("HPCDL_GPU_COUNT") == "0"):
         session = attach()
         if not cold:
+            script = _source(given.script) if given.module else Path(given.script)
             _wait(session, given.warmup, given.names or frameworks(script))
         _check(session, cold)
     sys.argv = [given.script, *given.args]
-    runpy.run_path(given.script, run_name="__main__")
+    if given.module:
+        runpy.run_module(given.script, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(given.script, run_name="__main__")
+
+
+def _source(module: str) -> Path:
+    """The file that `python -m` runs; one that is not there where Python will say what is wrong."""
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{module}.__main__")
+    except Exception:
+        spec = None
+    return Path(spec.origin if spec is not None and spec.origin else os.devnull)
 
 
 def frameworks(script: Path) -> list[str]:

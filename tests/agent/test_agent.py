@@ -52,6 +52,7 @@ def test_the_environment_of_a_trainer(daemon: Daemon, agents: Agents, home: Path
     uuids = [gpu.uuid for gpu in daemon.inventories[0].gpus]
     assert seen["HPCDL_TAG"] == f"{daemon.instance}:1:1:n1"
     assert seen["CUDA_VISIBLE_DEVICES"] == seen["HPCDL_GPUS"] == ",".join(uuids)
+    assert seen["NVIDIA_VISIBLE_DEVICES"] == ",".join(uuids)
     assert (seen["HPCDL_GPU_COUNT"], seen["HPCDL_NODES"], seen["HPCDL_NODE_RANK"]) == ("2", "n1", "0")
     assert (seen["HPCDL_JOB"], seen["HPCDL_NODE"], seen["HPCDL_STEPS"], seen["MINE"]) == ("1", "n1", "5", "1")
     assert seen["HPCDL_EMULATED"] == str(agents.run / "emulated")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from hpcdl.trainer import gate, gpus
 from tests.trainer.supervisor import Supervisor, supervisor
 
+ROOT = Path(__file__).parents[2]
 GATE = ["-m", "hpcdl.trainer.gate"]
 CLOSED = {"HPCDL_GPU_COUNT": "0", "HPCDL_GPUS": "", "CUDA_VISIBLE_DEVICES": ""}
 ONE = "GPU-11111111-2222-3333-4444-555555555555"
@@ -115,6 +117,36 @@ def test_open(tmp_path: Path, script: Path, warmup: str | None) -> None:
         assert said["argv"] == [str(script), "--warmup", "x"]
         assert (said["name"], said["main"], said["pid"]) == ("__main__", str(script), child.pid)
         assert said["warmed"] is (warmup == "beside:warm")
+
+
+@pytest.mark.parametrize("module", ["train", "package"])
+def test_a_module_is_started_as_python_would(tmp_path: Path, script: Path, module: str) -> None:
+    package = script.parent / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    source = package / "__main__.py" if module == "package" else script
+    source.write_text(SCRIPT.replace("import beside", "import torch_not, beside"))
+    (script.parent / "torch_not.py").write_text("")
+    path = os.pathsep.join(map(str, (ROOT, script.parent)))
+    with supervisor(tmp_path / "run", None) as parent:
+        child = through(parent, ["-m", module, "-m", "x"], ONE, HPCDL_EMULATED=str(tmp_path), PYTHONPATH=path)
+        assert parent.end(child) == 0
+        said = output(child)
+        assert said["argv"] == [str(source), "-m", "x"]
+        assert (said["name"], said["main"], said["pid"]) == ("__main__", str(source), child.pid)
+
+
+def test_frameworks_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gate_package").mkdir()
+    for name in ("gate_package/__init__.py", "gate_package/__main__.py", "gate_module.py"):
+        (tmp_path / name).write_text("import torch\n" if "__init__" not in name else "")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("gate_package", "gate_package.__main__", "gate_module"):
+        assert gate.frameworks(gate._source(name)) == ["torch"]
+    for name in ("no_such_module", "gate_module.below", "", "sys"):
+        assert gate.frameworks(gate._source(name)) == []
+    for name in [name for name in sys.modules if name.startswith("gate_")]:
+        del sys.modules[name]
 
 
 def test_a_warm_up_leaves_the_random_state(tmp_path: Path, script: Path) -> None:

@@ -35,7 +35,12 @@ PRESETS: Mapping[str, signal.Signals | None] = {
 }
 TORCHRUN, IN_PROCESS = "torchrun", "in-process"
 RESCALES = ("restart", TORCHRUN, IN_PROCESS)
-NO_GPUS: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": "", "HPCDL_GPUS": "", "HPCDL_GPU_COUNT": "0"}
+NO_GPUS: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "HPCDL_GPUS": "",
+    "HPCDL_GPU_COUNT": "0",
+}
 
 
 class BadStart(ValueError):

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import click
 
 from hpcdl.batch.system import systems
 from hpcdl.cli.params import user_name
+from hpcdl.cli.submit.gate import behind_gate, runs_gate
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
@@ -71,13 +71,15 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     name, nodes = given["name"], given["nodes"]
     array = array_of(given["array"], given["sweep"], given["max_parallel"])
     command = tuple(command) if array is None else with_sweeps(command, given["sweep"])
+    name = default_name(command) if name is None else name
+    command = behind_gate(command) if given["gate"] else command
     folder = Path(given["cwd"] or ".")
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
     spec = JobSpec(
         **{name: given[name] for name in _AS_GIVEN},
         command=command,
-        name=default_name(command) if name is None else name,
+        name=name,
         user=user_name(os.getuid()),
         cwd=str(folder if folder.is_absolute() else here / folder),
         gpus_min=low,
@@ -198,11 +200,6 @@ def default_name(command: Sequence[str]) -> str:
         after_module = part == "-m"
     text = chosen or module or os.path.basename(command[0]) or command[0]
     return "".join(c if c.isprintable() else "?" for c in text)[:200]
-
-
-def runs_gate(command: Sequence[str]) -> bool:
-    """Whether the command is a script behind `python -m hpcdl.trainer.gate`, so that it may be started ahead."""
-    return any(pair == ("-m", "hpcdl.trainer.gate") for pair in pairwise(command))
 
 
 def environment(

@@ -261,6 +261,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Its program resumes by itself; PATTERN: from what it writes there (out/checkpoint-*).",
     ),
     click.option(
+        "--gate", is_flag=True,
+        help="Start python SCRIPT or python -m MODULE ahead of its GPUs: it imports its frameworks and waits for them.",
+    ),
+    click.option(
         "--trainer-library/--no-trainer-library", default=True,
         help="Put hpcdl.trainer at the end of its PYTHONPATH, so that nothing is installed where it trains.  [default: "
         "--trainer-library]",
@@ -292,7 +296,7 @@ def job_options(command: Any) -> Any:
 
 
 SECTIONS: dict[str, str] = {
-    "The job": "name env cwd trainer_library git after hold priority weight deadline",
+    "The job": "name env cwd gate trainer_library git after hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time rescale profile steps model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
