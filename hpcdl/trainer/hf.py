@@ -117,9 +117,10 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
         def _save(self, folder: Path) -> None:
             place: dict[str, Any] = {"random": rng.capture(), "end": self._end}
             if self._batches is not None:
-                place |= self._batches.place()
+                place.update(self._batches.place())
             if hasattr(trainer, "_tr_loss"):
-                place |= {"loss": float(trainer._tr_loss), "losses": {name: getattr(trainer, name) for name in LOSSES}}
+                place["loss"] = float(trainer._tr_loss)
+                place["losses"] = {name: getattr(trainer, name) for name in LOSSES}
             # As if the script had chosen to save here: nothing of its own folder, of the hub or of its rotation.
             args = {"output_dir": str(folder), "push_to_hub": False, "save_only_model": False, "save_strategy": "no"}
             with _changed(trainer.args, **args), _changed(trainer, _save_rng_state=lambda folder: None):

@@ -68,8 +68,8 @@ def listed(environ: Mapping[str, str], name: str) -> list[str]:
 def environment(
     environ: Mapping[str, str], local_rank: int, ranks: int, store: str, *, own_gpus: bool = False
 ) -> dict[str, str]:
-    """One rank's. `own_gpus`: it sees no others, also in a group of several nodes. Raises Usage where the GPUs cannot be
-    shared out equally."""
+    """One rank's. `own_gpus`: it sees no others, also in a group of several nodes. Raises Usage where the GPUs cannot
+    be shared out equally."""
     mine = dict(environ)
     mine["HPCDL_LOCAL_RANK"] = mine["HPCDL_RANK"] = str(local_rank)
     mine["HPCDL_LOCAL_RANKS"] = str(ranks)
