@@ -1,120 +1,209 @@
-"""A Lightning callback that checkpoints `fit`, suspends it at the end of a batch, and resumes it.
+"""Lightning's `fit`, suspended at the end of an optimizer step and resumed in the middle of an epoch.
 
-Lightning is imported when the callback is made. The checkpoint is Lightning's own, and the random states are beside it.
-A fit that was suspended in the middle of an epoch draws that epoch's order as before, and goes on with the next batch.
+The checkpoint is Lightning's own; beside it are each rank's random states, and those by which the iterators of the
+epoch's loaders were made. A fit that goes on makes these iterators as before, passes over what is done, and trains on
+the next batch. Lightning is imported when the callback is made.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import loop, rng
-from hpcdl.trainer.peers import RankAgreement
-from hpcdl.trainer.session import attach
+from hpcdl.trainer import rng
+from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
 
 CHECKPOINT = "lightning.ckpt"
-POSITION = "position.json"
+
+
+def fit(trainer: Any, model: Any, *args: Any, every: int | None = None, **options: Any) -> None:
+    """`trainer.fit(model, *args, **options)`: suspended when that is asked for, resumed where it was.
+
+    `every`: optimizer steps between two checkpoints of hpcdl, beside the script's own and those on a suspend.
+    """
+    callback = suspendable(every=every)
+    trainer.callbacks.append(callback)
+    if callback.ckpt_path is not None:
+        options["ckpt_path"], args = callback.ckpt_path, args[:3]  # before it: train and validation loaders, datamodule
+    trainer.fit(model, *args, **options)
 
 
 def suspendable(*, every: int | None = None) -> Any:
     """The callback, which `ckpt_path` goes with:
 
-        resume = suspendable(every=500)
-        trainer = Trainer(callbacks=[resume], ...)
-        trainer.fit(model, data, ckpt_path=resume.ckpt_path)
-
-    A checkpoint is written every `every` optimizer steps, and on a suspend.
+    resume = suspendable(every=500)
+    trainer = Trainer(callbacks=[resume], ...)
+    trainer.fit(model, data, ckpt_path=resume.ckpt_path)
     """
     from lightning.pytorch import Callback
 
     class Suspendable(Callback):
-        """See `suspendable`."""
+        """See `suspendable`. `ckpt_path`: where to go on from, None to begin."""
 
         def __init__(self) -> None:
-            self._session = attach()
-            self._position: dict[str, Any] | None = None
-            self._epoch_random: dict[str, Any] = {}
-            self._drawn = False
-            self._iterated = False  # the epoch's random state is that after its iterator was made
-            found = loop.resume(self._session, self._read_position, RankAgreement())
+            self._boundaries = Boundaries(every)
+            found = self._boundaries.resume()
             self.ckpt_path = None if found is None else str(found.path / CHECKPOINT)
+            self._place = None if found is None else read_place(found.path)
+            self._iterations = Iterations()
             self._step = 0 if found is None else found.step
-            self._saved: int | None = self._step
+            self._total: int | None = None
+            self._middle = False  # there was a boundary in the middle of this epoch
 
-        def _read_position(self, folder: Path) -> None:
-            self._position = json.loads((folder / POSITION).read_text())
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
+            if stage != "fit" or not self._boundaries.active:
+                return
+            # Last, for what other callbacks do at the end of a step is to be in the checkpoint.
+            trainer.callbacks = [*(each for each in trainer.callbacks if each is not self), self]
+            loop = trainer.fit_loop
+            prepare, end_batch = loop._load_combined_loader_states, loop.epoch_loop.on_advance_end
+
+            def load_states() -> None:  # called between the loaders and their first iterators
+                prepare()
+                loop._combined_loader.flattened = [
+                    Loader(each, self._iterations, number)
+                    for number, each in enumerate(loop._combined_loader.flattened)
+                ]
+
+            def on_advance_end(fetcher: Any) -> None:  # comes after a validation, too
+                end_batch(fetcher)
+                loop._restarting = False  # else Lightning leaves out ReduceLROnPlateau at the end of this epoch
+                self._end_batch(trainer)
+
+            loop._load_combined_loader_states, loop.epoch_loop.on_advance_end = load_states, on_advance_end
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
-            if self._position is not None:
-                if self._position["end"]:  # of the next epoch Lightning has made an iterator too early
-                    self._epoch_random = self._position["random"]
-                    rng.restore(self._epoch_random)
-                    iter(trainer.fit_loop._data_fetcher)
-                    self._drawn = True
-                else:
-                    self._go_on(trainer, self._position)
-                    rng.restore(self._position["random"])
-                self._position = None
-            self._session.ready(self._step)
+            from hpcdl.trainer.torch import Ranks
 
-        def _go_on(self, trainer: Any, position: dict[str, Any]) -> None:
-            """Draw the order of the epoch as it was drawn before, and pass over what is done of it."""
-            fetcher, done = trainer.fit_loop._data_fetcher, trainer.fit_loop.epoch_loop.batch_progress.current.ready
-            for loader in trainer.fit_loop._combined_loader.flattened:
+            whole = trainer.estimated_stepping_batches
+            self._total = None if whole == float("inf") else int(whole)
+            if self._place is not None:
+                self._go_on(trainer, self._place)
+                self._place = None
+            self._boundaries.begin(Ranks(), self._step)
+
+        def _go_on(self, trainer: Any, place: dict[str, Any]) -> None:
+            loop = trainer.fit_loop
+            for loader in loop._combined_loader.flattened:
                 for name in ("sampler", "batch_sampler"):
                     sampler: Any = getattr(loader, name, None)
                     if hasattr(sampler, "set_epoch"):
                         sampler.set_epoch(trainer.current_epoch)
-            self._epoch_random, self._iterated = position["epoch_random"], position["iterated"]
-            if not self._iterated:
-                rng.restore(self._epoch_random)
-            iter(fetcher)
-            if self._iterated:
-                rng.restore(self._epoch_random)
-            for _ in range(done):
-                next(fetcher.iterator)
+            if place["end"]:  # of the next epoch Lightning has made the iterators too early
+                rng.restore(place["random"])
+                self._iterations.begin([])
+                iter(loop._data_fetcher)
+                return
+            self._iterations.begin(place["iterations"])
+            fetcher = iter(loop._data_fetcher)
+            done = loop.epoch_loop.batch_progress.current.ready
+            for number in range(done):
+                if fetcher.length is not None:
+                    next(fetcher.iterator)  # how many that is, Lightning adds itself
+                    continue
+                if number == done - 1 and place["before"] is not None:
+                    rng.restore(place["before"])  # of a loader without a length, one batch is read ahead
+                next(fetcher)
+            self._iterations.before = place["before"]
+            rng.restore(place["random"])
 
-        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-            # Of the first epoch there is an iterator by now; of a later one it is made after this.
-            if not self._drawn:
-                self._epoch_random = rng.capture()
-                self._iterated = trainer.current_epoch == 0
-            self._drawn = False
-
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        def _end_batch(self, trainer: Any) -> None:
             if trainer.global_step == self._step:
                 return  # gradients accumulate: nothing could be saved of them
             self._step = trainer.global_step
-            whole = trainer.estimated_stepping_batches
-            self._session.progress(self._step, int(whole) if whole != float("inf") else None)
-            if not trainer.is_last_batch:
-                self._look(trainer, False)
+            if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+                self._boundaries.session.progress(self._step, self._total)
+                return
+            self._middle = True
+            self._look(trainer, False)
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            # Lightning goes on from here, not from the last batch of an epoch.
-            if self._step != self._saved:
+            # Of what is done at the end of an epoch much comes after this; so an epoch of one step alone is saved here.
+            self._iterations.begin([])
+            if not self._middle:
                 self._look(trainer, True)
+            self._middle = False
 
         def _look(self, trainer: Any, end: bool) -> None:
-            asked = trainer.strategy.reduce_boolean_decision(self._session.should_suspend(), all=False)
-            if not asked and (every is None or self._step // every == (self._saved or 0) // every):
-                return
-            random = {"end": end, "random": rng.capture(), "epoch_random": self._epoch_random}
-            random["iterated"] = self._iterated
-
             def save(folder: Path) -> None:
-                trainer.save_checkpoint(folder / CHECKPOINT)
-                (folder / POSITION).write_text(json.dumps(random))
+                states = {"iterations": self._iterations.states, "before": self._iterations.before}
+                random = rng.capture()
+                # As `save_checkpoint`, without its barrier: a full disk must not part the ranks.
+                checkpoint = trainer._checkpoint_connector.dump_checkpoint(False)
+                trainer.strategy.save_checkpoint(checkpoint, folder / CHECKPOINT)
+                write_place(folder, {"end": end, "random": random, **states})
 
-            if asked:
-                loop.save_now(self._session, self._step, save)
-                trainer.strategy.barrier()
-                self._session.exit_suspended()
-            self._saved = loop.save_periodically(self._session, self._step, save, self._saved)
+            self._boundaries.at(self._step, self._total, save, self._metric(trainer))
+
+        def _metric(self, trainer: Any) -> float | None:
+            for callback in (*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks):
+                value = trainer.callback_metrics.get(callback.monitor) if getattr(callback, "monitor", None) else None
+                if value is not None:
+                    return float(value)
+            return None
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
-            self._session.done(self._step)
+            self._boundaries.done(self._step)
 
     return Suspendable()
+
+
+class Iterations:
+    """The random states by which the loaders' iterators of one epoch were made, in their order."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Any]] = []
+        self.before: dict[str, Any] | None = None  # the last batch of loaders without a length was read
+        self._again: list[dict[str, Any]] = []
+
+    def begin(self, states: list[dict[str, Any]]) -> None:
+        """An epoch begins whose first iterators are to be made by these states."""
+        self.states, self._again = [], list(states)
+
+    def add(self) -> None:
+        """An iterator is about to be made."""
+        if self._again:
+            rng.restore(self._again.pop(0))
+        self.states.append(rng.capture())
+
+
+class Loader:
+    """A data loader whose iterators are made as `Iterations` says."""
+
+    def __init__(self, loader: Any, iterations: Iterations, number: int) -> None:
+        self._loader = loader
+        self._iterations = iterations
+        self._first = number == 0
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._loader.__class__  # Lightning asks what it is
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._iterations.add()
+        batches = iter(self._loader)
+        return self._watched(batches) if self._first and not _sized(self._loader) else batches
+
+    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            self._iterations.before = rng.capture()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+
+
+def _sized(loader: Any) -> bool:
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True

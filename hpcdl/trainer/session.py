@@ -46,6 +46,8 @@ IN_PROCESS = "in-process"  # HPCDL_RESCALE: the ranks form a new group themselve
 # Launchers put a rank's number into one of these; a script without a launcher is one rank a node.
 RANK_VARIABLES = ("HOROVOD_RANK", "RANK", "HPCDL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
+LIGHTNING = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+
 ESSENTIAL_WAIT_S = 3.0
 
 ANSWER_WAIT_S = 5.0
@@ -433,11 +435,20 @@ class Session:
 
 def _rank(environ: Mapping[str, str]) -> int:
     step = ("SLURM_PROCID",) if environ.get("SLURM_STEP_NUM_TASKS") else ()  # a batch script has a number, too: 0
-    for name in (*RANK_VARIABLES, *step, "HPCDL_NODE_RANK"):
+    for name in (*RANK_VARIABLES, *step):
         value = environ.get(name, "")
         if value.isdigit():
             return int(value)
-    return 0
+    if all(environ.get(name, "").isdigit() for name in LIGHTNING):
+        # Lightning starts the ranks of a node itself, and numbers them by these alone.
+        local, node, size = (int(environ[name]) for name in LIGHTNING)
+        return node * (size // _nodes(environ)) + local
+    value = environ.get("HPCDL_NODE_RANK", "")
+    return int(value) if value.isdigit() else 0
+
+
+def _nodes(environ: Mapping[str, str]) -> int:
+    return max(1, len([name for name in environ.get("HPCDL_NODES", "").split(",") if name]))
 
 
 _lock = threading.Lock()

@@ -1,21 +1,27 @@
 # ruff: noqa: E402 (attaching comes before the heavy imports)
-"""A Lightning fit: `python lightning_fit.py OUT`. OUT gets the sha256 of all that was trained."""
+"""A Lightning fit: `python lightning_fit.py OUT`. OUT gets the sha256 of all that was trained.
+
+LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
+LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random."""
 
 import hpcdl.trainer as hpcdl
 
 hpcdl.attach()
 
 import hashlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 
-from hpcdl.trainer.lightning import suspendable
+from hpcdl.trainer.lightning import fit, suspendable
 from tests.frameworks.stops import stop
 
+RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
 lightning.seed_everything(3)
 x = torch.randn(250, 12)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
@@ -28,9 +34,17 @@ class Network(lightning.LightningModule):
         self.layers = torch.nn.Sequential(*layers)
 
     def training_step(self, batch: Any, index: int) -> Any:
-        return (self.layers(batch[0]) - batch[1]).square().mean()
+        parts = [batch] if RANKS == 1 else [batch["long"], batch["short"]]
+        return sum((self.layers(part[0]) - part[1]).square().mean() for part in parts)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", (self.layers(batch[0]) - batch[1]).square().mean(), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
+        if RANKS > 1:
+            optimizer = torch.optim.AdamW(self.parameters(), 0.01)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
         optimizer = torch.optim.AdamW(self.parameters(), 0.01)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 24)
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
@@ -41,12 +55,38 @@ class Stop(lightning.Callback):
         stop(trainer.global_step)
 
 
-resume = suspendable()
-quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-trainer = lightning.Trainer(max_epochs=3, accelerator="cpu", callbacks=[Stop(), resume], **quiet)
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return ((each + 0.01 * torch.rand(12), each.sum(0, keepdim=True)) for each in x)
+
+
+def load(samples: int, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(torch.utils.data.Subset(data, range(samples)), shuffle=True, **options)
+
+
+quiet: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+quiet |= {"accelerator": "cpu", "max_epochs": 3}
 network = Network()
-trainer.fit(network, torch.utils.data.DataLoader(data, batch_size=32, shuffle=True), ckpt_path=resume.ckpt_path)
+if RANKS > 1:
+    stopping = lightning.pytorch.callbacks.EarlyStopping("val_loss", patience=2)
+    more = {"strategy": "ddp", "devices": RANKS, "accumulate_grad_batches": 2, "val_check_interval": 4}
+    trainer = lightning.Trainer(callbacks=[Stop(), stopping], **quiet, **more)
+    loaders = {"long": load(250, batch_size=8), "short": load(80, batch_size=8)}
+    fit(trainer, network, loaders, load(40, batch_size=8), every=5)
+elif STREAM:
+    trainer = lightning.Trainer(callbacks=[Stop()], **quiet)
+    fit(trainer, network, torch.utils.data.DataLoader(Stream(), batch_size=32), every=4)
+else:
+    resume = suspendable()
+    trainer = lightning.Trainer(callbacks=[Stop(), resume], **quiet)
+    trainer.fit(network, load(250, batch_size=32), ckpt_path=resume.ckpt_path)
 digest = hashlib.sha256()
 for tensor in network.state_dict().values():
     digest.update(tensor.numpy().tobytes())
-Path(sys.argv[1]).write_text(f"{trainer.global_step} {digest.hexdigest()}")
+if trainer.is_global_zero:
+    Path(sys.argv[1]).write_text(f"{trainer.global_step} {digest.hexdigest()}")

@@ -1,13 +1,24 @@
-"""Lightning with the callback that is shipped: the final weights are those of a run that nothing happened to."""
+"""Lightning with what is shipped: the final weights are those of a run that nothing happened to."""
+
+import pytest
 
 from tests.frameworks.trained import HERE, Trained
 
 SCRIPT = str(HERE / "lightning_fit.py")
 
 
-def test_bit_for_bit(trained: Trained) -> None:
-    whole, _ = trained.run([SCRIPT])
-    parts, began = trained.run([SCRIPT], (3, 12, 16))  # 8 batches an epoch
-    assert began == [0, 3, 12, 16]
+@pytest.mark.parametrize(
+    "stops,began,env",
+    [
+        ((3, 12, 16), [0, 3, 12, 17], {}),  # 8 batches an epoch, at whose last one nothing is saved
+        ((5, 18), [0, 5, 18], {"LIGHTNING_RANKS": "2"}),
+        ((5,), [0, 5], {"LIGHTNING_STREAM": "1"}),
+    ],
+    ids=["plain", "ranks", "stream"],
+)
+def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], began: list[int], env: dict[str, str]) -> None:
+    whole, _ = trained.run([SCRIPT], (), **env)
+    parts, where = trained.run([SCRIPT], stops, **env)
+    assert where == began
     assert parts == whole
     assert whole.startswith("24 ")
