@@ -215,7 +215,7 @@ OURS = "HPCDL_OMP_NUM_THREADS"
 LIMIT = 1 << 16  # bytes of a script
 
 _LAUNCHERS = re.compile(
-    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed|horovodrun|mpirun|mpiexec)\b"
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed|horovodrun|mpirun|mpiexec|srun|jsrun)\b"
 )
 """What starts a process for each GPU: those share the number, and each takes it for its own."""
 

@@ -51,9 +51,9 @@ MPI_ON_ONE_NODE = {
     **{f"{prefix}HYDRA_RMK": "user" for prefix in ("", "I_MPI_")},
 }
 """By these Open MPI, MPICH and Intel MPI start as many processes as mpirun is told, here, and ask no batch system."""
-OTHERS_S = 10.0
+OTHERS_S = 30.0
 """For the other nodes to see that the script has ended."""
-END_OF_OUTPUT_S = 2.0
+END_OF_OUTPUT_S = 5.0
 RECORDS = "record.jsonl"
 
 

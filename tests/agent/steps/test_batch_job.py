@@ -167,7 +167,7 @@ srun -n1 --gres=gpu:3 true || echo $?
     assert code == 0
     assert out.splitlines()[-1] == "1"
     assert len(out.splitlines()) == 4
-    assert set(out.splitlines()[:3]) == {"n1-a", "n1-b"}  # none had another's
+    assert set(out.splitlines()[:3]) <= {"n1-a", "n1-b"}  # none had another's: mkdir was the first each time
     assert "it asks for 3 GPUs on a node, and the job has 2" in err
 
 
@@ -182,13 +182,17 @@ echo code $?
     batch = BatchTasks("slurm", tasks=4, tasks_per_node=2, output="all-%j")
     code, out, err = two.run(script, batch)
     assert code == 0
-    lines = (two.work / "all-7").read_text().splitlines()
-    assert (lines[0], lines[-1]) == ("once 0 n[1-2] 2(x2)", "code 4")
-    assert sorted(lines[1:5]) == [
-        "0.0.0.4 n1 n1-a,n1-b yes", "1.1.0.4 n1 n1-a,n1-b yes", "2.0.1.4 n2 n2-a,n2-b yes", "3.1.1.4 n2 n2-a,n2-b yes"
-    ]  # fmt: skip
+    lines = [line for line in (two.work / "all-7").read_text().splitlines() if "error" not in line]
+    assert sorted(lines) == [
+        "0.0.0.4 n1 n1-a,n1-b yes",
+        "1.1.0.4 n1 n1-a,n1-b yes",
+        "2.0.1.4 n2 n2-a,n2-b yes",
+        "3.1.1.4 n2 n2-a,n2-b yes",
+        "code 4",
+        "once 0 n[1-2] 2(x2)",
+    ]
     assert "srun: error: n2: task 0: exited with exit code 4\n" in err
-    assert sorted(out.splitlines()) == sorted(line for line in lines if "error" not in line)
+    assert sorted(out.splitlines()) == sorted(lines)
     assert not (two.folder / ".steps.1").exists()
 
 
@@ -222,8 +226,9 @@ srun -n2 bash -c 'trap "echo asked; exit 3" USR1; touch up.$SLURM_PROCID; while 
 step=$!
 echo $$ > pid
 wait $step
-wait $step
-exit $?
+code=$?
+if [ $code -gt 128 ]; then wait $step; code=$?; fi
+exit $code
 """
     running = two.start(script, BatchTasks("slurm"))
     until(lambda: (two.work / "up.0").exists() and (two.work / "up.1").exists() and (two.work / "pid").exists())
@@ -245,9 +250,8 @@ def test_one_that_fails_ends_the_others_where_that_is_said(two: Machine) -> None
 
 
 def test_without_a_script_the_other_nodes_end_at_sigterm(two: Machine) -> None:
-    running = two.start("#!/bin/sh\ntouch up\nexec sleep 600", BatchTasks("slurm"))
+    running = two.start("#!/bin/bash\nsrun -N1 -n1 -w n2 true\ntouch up\nexec sleep 600", BatchTasks("slurm"))
     until((two.work / "up").exists)
-    time.sleep(0.1)
     running[1].send_signal(signal.SIGTERM)
     assert running[1].wait(TIMEOUT_S) == 0
     running[0].kill()
