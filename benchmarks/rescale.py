@@ -1,13 +1,14 @@
 """Seconds until an elastic trainer trains again after nodes came, went, or were lost: in place, by torchrun, anew.
 
-    python benchmarks/rescale.py [--rounds 5] [--means in-process torchrun restart] [--json]
+    python benchmarks/rescale.py [--rounds 5] [--means in-process torchrun restart] [--frameworks VENV] [--json]
 
 A daemon with three agents and emulated GPUs on this machine, PyTorch on gloo over loopback, and the example trainer.
 In each round the job gives a node back (`hpcdl drain`), grows from 2 nodes to 3 again, and loses one by SIGKILL of all
 that hpcdl has on it (not under `restart`: a job that starts anew must not run twice, so it waits for the lease of the
 silent agent, minutes). `p50_s`, `all_s`: from what happened (the daemon's record of the command, the first SIGKILL)
 until the new membership trains, by the daemon's record. `stalled_p50_s`: the part of it without progress, as the
-trainer itself says, where it is rescaled in place. One JSON value on standard output, progress on standard error.
+trainer itself says, where it is rescaled in place. The means `horovod` (not by default) needs an environment with
+Horovod: --frameworks, as `make test-frameworks` makes one. One JSON value on standard output, progress on stderr.
 """
 
 import argparse
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.system.cluster import Cluster, kill_node
 
 SCRIPT = Path(__file__).resolve().parent.parent / "jobscripts" / "trainers" / "elastic_train.py"
+HOROVOD = SCRIPT.parents[2] / "tests" / "frameworks" / "horovod_elastic_train.py"
 MEANS = ("in-process", "torchrun", "restart")
 PATIENCE_S = 300.0
 
@@ -51,7 +53,7 @@ def say(text: str) -> None:
 class Rounds:
     """One job under one means, and what is done to it."""
 
-    def __init__(self, cluster: Cluster, means: str) -> None:
+    def __init__(self, cluster: Cluster, means: str, frameworks: str) -> None:
         self.cluster, self.means = cluster, means
         self.seconds: dict[str, list[float]] = {"grow": [], "shrink": [], "node lost": []}
         self.stalled_s: dict[str, list[float]] = {"grow": [], "shrink": [], "node lost": []}
@@ -65,9 +67,13 @@ class Rounds:
             "--pace",
             "0.05",
         )
+        if means == "horovod":
+            command = (f"{frameworks}/bin/python", str(HOROVOD), "1000000", "0.05")
         if means == "restart":
             command = ("sh", "-c", ONE_GROUP.format(port=free_port()), "sh", *command)
-        options = ("--profile", "scales", "--nodes", "1:3", "--rescale", means, "--cwd", "/", "--grace", "60")
+        options = ["--profile", "scales", "--nodes", "1:3", "--rescale", means, "--cwd", "/", "--grace", "60"]
+        if means == "horovod":
+            options += ["--env", f"PYTHONPATH={SCRIPT.parents[2]}"]
         self.job = int(cluster.cli("submit", "--json", *options, "--", *command)["jobs"][0]["id"])
 
     def run(self, rounds: int) -> None:
@@ -137,7 +143,8 @@ class Rounds:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--means", nargs="+", choices=MEANS, default=list(MEANS))
+    parser.add_argument("--means", nargs="+", choices=(*MEANS, "horovod"), default=list(MEANS))
+    parser.add_argument("--frameworks", default=".venv-frameworks", metavar="VENV")
     parser.add_argument("--json", action="store_true", help="has no effect: the output always is JSON")
     given = parser.parse_args()
     result: dict[str, Any] = {"cores": os.cpu_count(), "rounds": given.rounds, "means": {}}
@@ -151,7 +158,7 @@ def main() -> int:
             cluster.start()
             for node in ("n2", "n3"):
                 cluster.add_agent(node, 1)
-            rounds = Rounds(cluster, means)
+            rounds = Rounds(cluster, means, os.path.abspath(given.frameworks))
             rounds.run(given.rounds)
             result["means"][means] = rounds.figures()
         finally:

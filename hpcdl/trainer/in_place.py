@@ -18,6 +18,7 @@ import hpcdl.trainer.torch as saving
 from hpcdl.trainer import broadcast, loop, process_groups, rng
 from hpcdl.trainer.channel import Refused
 from hpcdl.trainer.membership import Membership
+from hpcdl.trainer.peers import RankAgreement
 from hpcdl.trainer.process_groups import OwnStore, ProcessGroup
 from hpcdl.trainer.session import Session, log
 
@@ -34,7 +35,7 @@ class Relaunch(BaseException):
 class World:
     """What the script's `train` gets: one membership, from the forming of its process group to the end of it."""
 
-    def __init__(self, training: Training, group: ProcessGroup, rank: int, size: int, number: int) -> None:
+    def __init__(self, training: Training, group: ProcessGroup | None, rank: int, size: int, number: int) -> None:
         self.rank = rank
         self.size = size
         self.membership = number
@@ -49,6 +50,7 @@ class World:
             options.setdefault("init_sync", False)  # its state is the same on all ranks already
         if self.device.type == "cuda":
             options.setdefault("device_ids", [self.device.index])
+        assert self._group is not None, "the ranks are Horovod's"
         return self._group.wrap(module, **options)
 
     def steps(self) -> Iterator[int]:
@@ -105,12 +107,12 @@ class Training:
         target, leaving = self.session.target, self.session.leaving
         newest = 0 if target is None else target.number
         mine = [suspended, newest, not leaving, self.terminated, self.unsaved]
-        asked, newest, stays, terminated, needed = _most(mine, world.size)
+        asked, newest, stays, terminated, needed = self.most(mine, world.size)
         if asked:
             self.suspend(bool(needed))
         if terminated:
             self._save(bool(needed))
-            saving.Ranks().barrier()
+            self.ranks().barrier()
             raise Relaunch
         if newest <= max(self.session.membership, self._known):
             return
@@ -144,10 +146,34 @@ class Training:
 
     def finish(self) -> None:
         """The script's `train` has returned: training is complete. Collective."""
-        ranks = saving.Ranks()
+        ranks = self.ranks()
         self._save(ranks.any(self.unsaved))
         ranks.barrier()
         self.session.done(self.step)
+
+    # by torch.distributed; horovod_elastic.py has it otherwise
+
+    def ranks(self) -> RankAgreement:
+        """How the ranks of the membership agree."""
+        return saving.Ranks()
+
+    def most(self, mine: list[Any], size: int) -> list[int]:
+        """The largest of each over all ranks. Collective."""
+        return _most(mine, size)
+
+    def lost(self, error: Exception) -> bool:
+        """Whether the error says that ranks lost each other."""
+        return process_groups.lost(error)
+
+    def recover(self) -> None:
+        """After ranks were lost: nothing is left of a backward pass that came half way."""
+        for part in self.parts.values():
+            if hasattr(part, "zero_grad"):
+                part.zero_grad(set_to_none=True)
+
+    def group(self, store: Any, rank: int, wanted: Membership, timeout_s: float) -> ProcessGroup:
+        """The group of a membership, all of whose ranks are there now."""
+        return ProcessGroup(None, store, rank, wanted.size, timeout_s)
 
     # state
 
@@ -161,9 +187,9 @@ class Training:
         self._save(needed)
         self.saves = True  # on the writer's disk, though not here
         try:
-            saving.Ranks().barrier()
+            self.ranks().barrier()
         except Exception as error:
-            if not process_groups.lost(error):
+            if not self.lost(error):
                 raise
             log.warning("ranks were lost while suspending: %s", error)
         self.session.exit_suspended(quick=True)
@@ -183,13 +209,16 @@ class Training:
     def _write(self, folder: Path) -> None:
         saving.save(folder, **self.parts)
 
+    def _read(self, folder: Path) -> None:
+        saving.load(folder, **self.parts)
+
     def load(self) -> str:
         """Resume from the best checkpoint that loads, on rank 0; the random states of all ranks in it, or "". If there
         are some and none loads, the last error is raised. Raises StaleIncarnation."""
         found, failure = self.session.resume(), None
         while found is not None:
             try:
-                saving.load(found.path, **self.parts)
+                self._read(found.path)
                 self.step = self.saved = found.step
                 return (found.path / saving.RANDOM).read_text()
             except Exception as error:
@@ -269,7 +298,7 @@ class InPlace:
             except Reform:
                 continue
             except Exception as error:
-                if not process_groups.lost(error):
+                if not self._training.lost(error):
                     raise
                 why = f"{type(error).__name__}: {error}"
             finally:
@@ -285,9 +314,7 @@ class InPlace:
     def _lose(self, why: str) -> None:
         training, session = self._training, self._session
         self._broken = True
-        for part in training.parts.values():
-            if hasattr(part, "zero_grad"):
-                part.zero_grad(set_to_none=True)  # of a backward pass that came half way
+        training.recover()
         if session.target is None or session.target.number <= self._tried:
             log.warning("lost the other ranks at step %d: %s", training.step, why)
             session.broken(training.step, why)
@@ -343,7 +370,7 @@ class InPlace:
         about = {"step": training.step, "held": training.held, "broken": self._broken}
         store, everybody = process_groups.meet(wanted, rank, str(session.incarnation), about, check)
         self._tried = wanted.number
-        self._group = ProcessGroup(None, store, rank, wanted.size, self._timeout_s)
+        self._group = training.group(store, rank, wanted, self._timeout_s)
         session.adopt(wanted.number, rank)
         fresh = self._agree_on_state(everybody, rank)
         self._broken = False

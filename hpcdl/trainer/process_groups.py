@@ -96,7 +96,7 @@ class ProcessGroup:
         # gradients that it left half done are used: so the process waits for it, and not only the GPU.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-        before = set(_connections())
+        before = set(connections())
         if store is None:
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
         else:
@@ -105,7 +105,7 @@ class ProcessGroup:
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=quick)
             _allow(timedelta(seconds=timeout_s))
         # Some of these may be another thread's; so a number counts only while it is the same connection.
-        self._connections = set(_connections()) - before
+        self._connections = set(connections()) - before
         self._wrapped: list[weakref.ref[Any]] = []
 
     def wrap(self, module: Any, **options: Any) -> Any:
@@ -120,7 +120,7 @@ class ProcessGroup:
         """Make whatever collective is under way fail: from another thread, when a peer is gone without a word."""
         import torch
 
-        for number, _ in set(_connections()) & self._connections:
+        for number, _ in set(connections()) & self._connections:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
         if torch.cuda.is_available():
@@ -183,7 +183,7 @@ def lost(error: BaseException) -> bool:
     return False
 
 
-def _connections() -> Iterator[tuple[int, int]]:
+def connections() -> Iterator[tuple[int, int]]:
     """TCP connections of this process: descriptor, and inode, which distinguishes it from a later one of the same
     number.
     """
@@ -204,13 +204,13 @@ def _connections() -> Iterator[tuple[int, int]]:
 def choose_interface(address: str) -> None:
     """Let gloo and NCCL use the interface that has this address, unless the environment chose one already. Without
     it they take what the host's name resolves to, which often is a loopback address."""
-    name = _interface(address)
+    name = interface_of(address)
     if name is not None:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, name)
 
 
-def _interface(address: str) -> str | None:
+def interface_of(address: str) -> str | None:
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError:

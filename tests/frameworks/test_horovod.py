@@ -1,14 +1,15 @@
 """Ranks of the real Horovod: suspended, resumed, killed, they train what they train when nothing happens to them."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, Trained
+from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, ROOT, Trained
 from tests.guides.session import File, steps
-from tests.system.cluster import Cluster, kill
+from tests.system.cluster import Cluster, kill, kill_node
 
 BIN = Path(PYTHON).parent
 NOT_BUILT = BIN.parent / "horovod-not-built"
@@ -35,7 +36,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         cluster.stop()
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "trainer-guide.md"
+DOCS = ROOT / "docs"
 
 
 def argv(launcher: str, framework: str) -> Sequence[str]:
@@ -99,13 +100,89 @@ def test_tensorflow(two: Trained) -> None:
     assert suspended_and_killed(two, "horovodrun", "tensorflow", (7,)) == whole
 
 
-@pytest.mark.holds("Horovod with torch", "the guide's script")
-def test_the_guide(two: Trained, tmp_path: Path) -> None:
-    (shown,) = (each for each in steps(GUIDE.read_text()) if isinstance(each, File) and each.name == "horovod_train.py")
-    script = tmp_path / shown.name
-    script.write_text(shown.text)
-    job = two.cluster.cli("submit", "--json", "--gpus", "2", "--", PYTHON, *LAUNCHERS["ranks"], PYTHON, str(script))
-    number = int(job["jobs"][0]["id"])
-    two.cluster.until_state(number, *ENDED, seconds=PATIENCE_S)
-    assert two.cluster.job(number)["state"] == "DONE", two.log(number)
-    assert "rank 1 of 2 has trained" in two.log(number)
+def shown(guide: str, name: str, folder: Path) -> str:
+    """The path of a file that a document shows."""
+    told = steps((DOCS / guide).read_text())
+    (text,) = (each.text for each in told if isinstance(each, File) and each.name == name)
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def runs(cluster: Cluster, *argv: str) -> str:
+    """The log of a job that ends well."""
+    argv = ("--env", f"PYTHONPATH={ROOT}", "--env", "OMP_NUM_THREADS=1", *argv)
+    job = int(cluster.cli("submit", "--json", *argv)["jobs"][0]["id"])
+    cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
+    log = str(cluster.cli("logs", str(job)))
+    assert cluster.job(job)["state"] == "DONE", log
+    return log
+
+
+@pytest.mark.holds("Horovod with torch", "the guides' scripts")
+def test_the_guides(two: Trained, tmp_path: Path) -> None:
+    script = shown("trainer-guide.md", "horovod_train.py", tmp_path)
+    log = runs(two.cluster, "--gpus", "2", "--", PYTHON, *LAUNCHERS["ranks"], PYTHON, script)
+    assert "rank 1 of 2 has trained" in log
+    script = shown("elastic.md", "horovod_elastic_train.py", tmp_path)
+    log = runs(two.cluster, "--nodes", "1:2", "--gpus", "2", "--rescale", "horovod", "--", PYTHON, script)
+    assert "120 steps, 2 ranks at the end" in log
+
+
+LINE = re.compile(r"^step (\d+) loss (\S+) ranks (\d+) (\d+)$", re.MULTILINE)
+
+
+def printed(cluster: Cluster, job: int) -> list[tuple[int, float, int, int]]:
+    """(step, loss, ranks, process) as rank 0 printed them, in order of steps."""
+    text = "".join(cluster.cli("logs", str(job)))
+    return sorted((int(step), float(loss), int(ranks), int(pid)) for step, loss, ranks, pid in LINE.findall(text))
+
+
+def trains_on(cluster: Cluster, job: int, nodes: Sequence[str]) -> bool:
+    """Whether the newest membership has these nodes, and has formed."""
+    orders = [event for event in cluster.events(job) if event["kind"] in ("RescaleRequested", "Reformed")]
+    asked = [event["body"]["members"] for event in orders if event["kind"] == "RescaleRequested"]
+    return bool(asked) and sorted(asked[-1]) == sorted(nodes) and orders[-1]["kind"] == "Reformed"
+
+
+@pytest.mark.holds("Horovod with torch", "elastic: grows, shrinks, loses a node, suspends")
+def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster(gpus=1, policy="bftrainer")
+    # Nodes of one machine are no faster than one, and a policy that learns this would give the job one.
+    points = [{"nodes": nodes, "gpus": 1, "rate": 10.0 * nodes} for nodes in (1, 3)]
+    cluster.add_profile("scales", points=points, startup_s=5, save_s=1, resume_s=5, grow_s=1, shrink_s=1)
+    cluster.start()
+    cluster.add_agent("n2", 1)
+    options = ["--profile", "scales", "--nodes", "1:3", "--rescale", "horovod", "--steps", "100000", "--grace", "60"]
+    options += ["--env", f"PYTHONPATH={ROOT}", "--env", "OMP_NUM_THREADS=1", "--cwd", str(tmp_path)]
+    command = (PYTHON, str(HERE / "horovod_elastic_train.py"), "100000", "0.05")
+    job = int(cluster.cli("submit", "--json", *options, "--", *command)["jobs"][0]["id"])
+    cluster.until(lambda: trains_on(cluster, job, ["n1", "n2"]), PATIENCE_S)
+    cluster.add_agent("n3", 1)
+    cluster.until(lambda: trains_on(cluster, job, ["n1", "n2", "n3"]), PATIENCE_S)
+    cluster.until_step(job, cluster.job(job)["step"] + 3)
+    for node in ("n2", "n3"):
+        cluster.cli("drain", node)
+    cluster.until(lambda: trains_on(cluster, job, ["n1"]), PATIENCE_S)
+    cluster.until_step(job, cluster.job(job)["step"] + 3)
+    for node in ("n2", "n3"):
+        cluster.cli("undrain", node)
+    cluster.until(lambda: trains_on(cluster, job, ["n1", "n2", "n3"]), PATIENCE_S)
+    cluster.until_step(job, cluster.job(job)["step"] + 3)
+    kill_node(cluster, "n2")
+    cluster.until(lambda: trains_on(cluster, job, ["n1", "n3"]), PATIENCE_S)
+    cluster.until_step(job, cluster.job(job)["step"] + 3)
+    lines = printed(cluster, job)
+    assert {ranks for _, _, ranks, _ in lines} == {1, 2, 3}
+    assert [step for step, *_ in lines] == list(range(1, len(lines) + 1)), "none is lost, none is done again"
+    assert len({pid for *_, pid in lines}) == 1, "a rank keeps its process"
+    assert lines[-1][1] < lines[0][1] / 2, "what the ranks have in common is what was trained"
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDED", *ENDED, seconds=PATIENCE_S)
+    saved = cluster.job(job)["saved_step"]
+    assert saved >= lines[-1][0], cluster.cli("logs", str(job))
+    cluster.cli("resume", str(job))
+    cluster.until(lambda: len(printed(cluster, job)) >= saved + 3, PATIENCE_S)
+    assert printed(cluster, job)[saved][:1] == (saved + 1,)
+    assert cluster.job(job)["failures"] == 0
+    cluster.cli("cancel", str(job))
+    cluster.until_state(job, *ENDED, seconds=PATIENCE_S)

@@ -92,7 +92,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         checkpoint_dir=str(Path(checkpoints).absolute()) if checkpoints else None,
         grace_s=given["grace"],
         gate=runs_gate(command),
-        rescale=given["rescale"] or _means(command, nodes),
+        rescale=_means(given["rescale"], command, nodes),
         deadline=given["deadline"][0],
         ect=given["deadline"][1],
         accuracy_target=given["accuracy"],
@@ -139,8 +139,10 @@ def _variables(given: Sequence[str], exports: "ExportedVariables | None") -> dic
     return environment((*known, *given), os.environ, every=exports.every, left=exports.left)
 
 
-def _means(command: Sequence[str], nodes: tuple[int, int]) -> str:
-    """How a job goes to other nodes where nobody says: torchrun starts and restarts the ranks of an elastic one."""
+def _means(given: str | None, command: Sequence[str], nodes: tuple[int, int]) -> str:
+    """How a job goes to other nodes. Where nobody says, torchrun starts and restarts the ranks of an elastic one."""
+    if given is not None:
+        return "in-process" if given == "horovod" else given  # whose ranks they are is the script's to know
     return "torchrun" if nodes[1] > nodes[0] and not runs_gate(command) else "restart"
 
 

@@ -197,8 +197,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--max-parallel", type=click.IntRange(1, 100_000), metavar="N", help="At most N jobs of the array at a time."
     ),
     click.option(
-        "--rescale", type=click.Choice(RESCALES), default=None,
-        help="How it goes to other nodes.  [default: torchrun with --nodes MIN:MAX, else restart]",
+        "--rescale", type=click.Choice((*RESCALES, "horovod")), default=None,
+        help="How it goes to other nodes; horovod: in-process, of ranks of Horovod's.  "
+        "[default: torchrun with --nodes MIN:MAX, else restart]",
     ),
     click.option(
         "--priority", type=click.IntRange(-PRIORITY, PRIORITY), default=0, show_default=True, metavar="N",
