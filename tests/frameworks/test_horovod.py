@@ -124,7 +124,7 @@ def test_the_guides(two: Trained, tmp_path: Path) -> None:
     assert "rank 1 of 2 has trained" in log
     script = shown("elastic.md", "horovod_elastic_train.py", tmp_path)
     log = runs(two.cluster, "--nodes", "1:2", "--gpus", "2", "--rescale", "horovod", "--", PYTHON, script)
-    assert "120 steps, 2 ranks at the end" in log
+    assert log.count("120 steps") == 2, "ranks"
 
 
 LINE = re.compile(r"^step (\d+) loss (\S+) ranks (\d+) (\d+)$", re.MULTILINE)
