@@ -100,7 +100,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         stall_restart=stall_restart,
         memory_mib=given["mem"],
         time_s=given["time"],
-        batch=given.get("batch") if (given["rescale"] or _means(command, nodes)) == "restart" else None,
+        batch=given.get("batch") if _means(given["rescale"], command, nodes) == "restart" else None,
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))
