@@ -105,10 +105,11 @@ class NodeRanks(RankAgreement):
     def _gather(self, text: str, absent: Callable[[int, float], bool]) -> list[str]:
         self._say(text)
         texts = self._hear(range(self._size), absent)
-        # Everybody is in this round, so nobody reads what was said in those before.
-        for path in self._old[:-1]:
-            path.unlink(missing_ok=True)
-        del self._old[:-1]
+        if len(texts) == self._size:
+            # Everybody is in this round, so nobody reads what was said in those before. One that comes late does.
+            for path in self._old[:-1]:
+                path.unlink(missing_ok=True)
+            del self._old[:-1]
         return texts
 
     def _path(self, rank: int) -> Path:

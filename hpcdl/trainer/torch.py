@@ -76,8 +76,7 @@ class Ranks(RankAgreement):
         """Collective: how ranks agree that share a run folder, or that hpcdl does not run; else None."""
         session, where = attach(), "outside"
         if session.inside:
-            found = os.stat(run_folder(os.environ))
-            where = f"{Path(BOOT).read_text()} {found.st_dev} {found.st_ino}"
+            where = _place_of_run_folder()
         if len(set(self.gather(where))) > 1:
             return None
         if not session.inside:
@@ -125,6 +124,15 @@ class Ranks(RankAgreement):
         self._dist.all_gather(parts, padded, group=self._group)
         both = zip(parts, lengths)
         return [bytes(part[: int(length.item())].tolist()).decode() for part, length in both]
+
+
+def _place_of_run_folder() -> str:
+    """The same on all ranks that share the run folder, and on no others."""
+    try:
+        found = os.stat(run_folder(os.environ))
+        return f"{Path(BOOT).read_text()} {found.st_dev} {found.st_ino}"
+    except OSError as error:  # a supervisor that is gone, say, and its folder with it
+        return f"{os.uname().nodename} {os.getpid()} {error}"
 
 
 def _keep_gloo(group: Any = None) -> None:
@@ -177,7 +185,9 @@ def copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: copied(each) for key, each in value.items()}
+        whole = copy.copy(value)  # of the same class, with what a module says of its version
+        whole.update((key, copied(each)) for key, each in value.items())
+        return whole
     if type(value) in (list, tuple):
         return type(value)(copied(each) for each in value)
     return copy.deepcopy(value)

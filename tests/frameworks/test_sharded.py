@@ -177,3 +177,19 @@ def test_what_is_read_runs_nothing(tmp_path: Path, where: str) -> None:
         with pytest.raises(pickle.UnpicklingError):
             _planner().load_bytes(None, raw)
     assert not (tmp_path / "harm").exists()
+
+
+def test_a_copy_is_of_the_same_class_and_version() -> None:
+    """Modules look at the version of what they load, which a state keeps beside its tensors."""
+    import torch
+
+    from hpcdl.trainer.torch import copied
+
+    state = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).state_dict()
+    copy = copied(state)
+    assert type(copy) is type(state)
+    assert copy._metadata == state._metadata != {}
+    assert [*copy] == [*state]
+    for name, tensor in state.items():
+        assert torch.equal(copy[name], tensor)
+        assert copy[name].data_ptr() != tensor.data_ptr()

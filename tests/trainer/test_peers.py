@@ -4,13 +4,17 @@ say to each other what has to be the same on all."""
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from benchmarks import agreement
 from hpcdl.trainer import peers
+from hpcdl.trainer.checkpoints import at
 from hpcdl.trainer.session import Session
+from hpcdl.trainer.step_counters import StepCounters
+from hpcdl.trainer.torch import _place_of_run_folder
 from tests.trainer.supervisor import supervisor
 
 TOY = """
@@ -118,6 +122,48 @@ def test_ranks_of_any_launcher_say_what_must_be_the_same_on_all(tmp_path: Path, 
     texts = [[f"{rank} of {number}" for rank in range(3)] for number in range(20)]
     assert said == [["step-000000000012.i0", [True, False], texts]] * 2
     assert len(left) <= 6, "what everybody has heard is removed"
+
+
+def test_a_rank_that_comes_late_hears_what_was_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have gone on without it; it must not wait for what they have removed."""
+    monkeypatch.setenv("HPCDL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setattr(peers, "ABSENT_S", 0.0)
+    first, late = (Session({"HPCDL_SOCKET": str(tmp_path / "s")}, rank, tmp_path / "ckpt") for rank in range(2))
+    saved = at(tmp_path / "ckpt", 12, 0)
+
+    def come(session: Session) -> peers.NodeRanks:
+        return peers.NodeRanks(session, StepCounters(tmp_path, 0, session.rank), session.rank, 2)
+
+    ranks = come(first)
+    assert (ranks.choose(saved), ranks.any(False)) == (saved, False)
+    other = come(late)
+    with ThreadPoolExecutor(1) as threads:
+        answers = threads.submit(lambda: (other.choose(None), other.any(False)))
+        deadline = time.monotonic() + 60
+        while not answers.done() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        came = answers.done()
+        if not came:  # so that the thread ends
+            monkeypatch.setattr(StepCounters, "lives", lambda self, rank: False)
+        assert came, "it waits for what is no longer there"
+        assert answers.result() == (saved, False)
+        texts = threads.submit(ranks.gather, "a")
+        assert other.gather("b") == texts.result(60) == ["a", "b"]
+    assert len(list(tmp_path.glob("said.*"))) <= 2, "what all have heard is removed"
+
+
+def test_ranks_without_a_run_folder_share_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the supervisor is gone: they then agree by their collectives."""
+    monkeypatch.setenv("HPCDL_SOCKET", str(tmp_path / "run" / "s"))
+    places = {_place_of_run_folder()}
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    places.add(_place_of_run_folder())
+    assert len(places) == 2
+    (tmp_path / "run").mkdir()
+    place = _place_of_run_folder()
+    monkeypatch.undo()
+    monkeypatch.setenv("HPCDL_SOCKET", str(tmp_path / "run" / "other"))
+    assert _place_of_run_folder() == place not in places
 
 
 def test_ranks_of_several_nodes_do_not_agree_by_the_folder_of_one(
