@@ -27,7 +27,8 @@ class Boundaries:
             raise ValueError(f"every {every} must be 1 or more")
         self.session = attach()
         self._every = every
-        self._saved: int | None = None
+        self._saved: int | None = None  # the step of the newest checkpoint
+        self._tried = 0  # the step of the newest periodic save, failed or not; before that, the one to begin with
         self.ranks: RankAgreement | None = None
 
     @property
@@ -44,7 +45,7 @@ class Boundaries:
 
     def begin(self, ranks: RankAgreement, step: int) -> None:
         """The training begins with `step` steps done. Raises RuntimeError where the ranks begin at several."""
-        self.ranks = ranks
+        self.ranks, self._tried = ranks, step
         begun = sorted({int(each) for each in ranks.gather(str(step))})
         if len(begun) > 1:
             raise RuntimeError(
@@ -63,8 +64,9 @@ class Boundaries:
                 self._save(step, save)
             self.ranks.barrier()
             self.session.exit_suspended()
-        if self._every is None or step // self._every == (self._saved or 0) // self._every:
+        if self._every is None or step // self._every == self._tried // self._every:
             return
+        self._tried = step
         try:
             self._save(step, save)
         except OSError as error:
