@@ -30,7 +30,8 @@ def train(trainer: Any, *args: Any, every: int | None = None, replay: bool = Tru
     """
     callback = suspendable(trainer, every=every, replay=replay)
     if callback.checkpoint is not None:
-        options["resume_from_checkpoint"], args = callback.checkpoint, ()
+        options.pop("resume_from_checkpoint", None)
+        args = (callback.checkpoint, *args[1:])
     return trainer.train(*args, **options)
 
 

@@ -189,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
     except Usage as error:
         sys.stderr.write(f"ranks: {error}\n")
         return os.EX_USAGE
-    except tf_config.NoMeeting as error:
+    except OSError as error:  # as where another program has the port to meet at
         sys.stderr.write(f"ranks: {error}\n")
         return os.EX_TEMPFAIL
 

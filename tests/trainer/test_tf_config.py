@@ -96,6 +96,16 @@ def test_another_jobs_launcher_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert child.returncode == 0
 
 
+def test_a_port_of_another_program_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as other:
+        port = str(other.getsockname()[1])
+        environ = {"HPCDL_NODES": "a,b", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HPCDL_NODE_RANK": "0"}
+        code, output = end(launch(tmp_path, 1, **environ))
+    assert (code, "Traceback" in output) == (os.EX_TEMPFAIL, False)
+    assert "ranks: " in output
+    assert "in use" in output
+
+
 def test_nodes_without_an_address_are_refused(tmp_path: Path) -> None:
     code, output = end(launch(tmp_path, 1, HPCDL_NODES="a,b", HPCDL_NODE_RANK="0"))
     assert (code, "MASTER_ADDR" in output, "Traceback" in output) == (os.EX_TEMPFAIL, True, False)
