@@ -301,9 +301,14 @@ def write_together(
     `gather(text)`: every rank's text, in the order of the ranks. `local_rank`: 0 on at least one rank of each node.
     """
     target = at(directory, step, incarnation)
+    counts: set[int] = set()  # of answers: fewer of them in the middle are not the whole checkpoint's
 
     def together(act: Callable[[], Any]) -> list[Any]:
-        return _together(gather, incarnation, act)
+        answers = _together(gather, incarnation, act)
+        counts.add(len(answers))
+        if len(counts) > 1:
+            raise RuntimeError(f"a rank ended while {max(counts)} wrote {target.path.name}: its part may be missing")
+        return answers
 
     def make() -> str:
         if rank != 0:

@@ -127,6 +127,24 @@ def test_where_another_incarnation_has_claimed_all_ranks_are_stale(tmp_path: Pat
     assert orders(tmp_path) == [(1, 10)]
 
 
+def test_a_rank_that_ends_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    """Where the others do not wait for who has ended, what they have is not the whole."""
+    save(tmp_path, 10)
+    answers: list[int] = []
+
+    def gather(text: str) -> list[str]:
+        answers.append(1 if len(answers) >= 2 else 2)
+        return [text, '{"value": ""}'][: answers[-1]]
+
+    with (
+        pytest.raises(RuntimeError, match="a rank ended"),
+        checkpoints.write_together(tmp_path, 20, 1, gather, 0) as folder,
+    ):
+        (folder / "0").write_text("part")
+    assert orders(tmp_path) == [(1, 10)]
+    assert os.listdir(tmp_path) == [checkpoints.at(tmp_path, 10, 1).path.name]
+
+
 def test_ranks_that_share_no_folder_are_refused(tmp_path: Path) -> None:
     group, errors = Group(2), list[BaseException]()
 
