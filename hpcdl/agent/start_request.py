@@ -97,7 +97,9 @@ def make_start(
         # -P: what lies in the job's folder is its command's to import, not ours.
         command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
     if spec.batch is not None:
-        steps = os.path.join(order.checkpoint_dir or str(site.run), f".steps.{request.incarnation}")
+        steps = os.path.join(
+            order.checkpoint_dir or str(site.run), f".steps.{site.instance}-{request.job}.{request.incarnation}"
+        )
         command = batch_script(spec.batch, steps, command)
     if THREADS_VARIABLE not in dict(spec.env):
         of = site.gpus.number or gpus

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from hpcdl.agent.steps import batch_commands, jsrun, script, srun
 from hpcdl.agent.steps.layout import BadStep
+from hpcdl.wire.private_files import NotPrivate
 
 
 def main(name: str, words: list[str]) -> int:
@@ -25,7 +26,7 @@ def main(name: str, words: list[str]) -> int:
         if name in batch_commands.INSTEAD:
             return batch_commands.main(name, words, os.environ)
         raise BadStep("it would run outside of this job: start tasks by srun or jsrun, or python itself")
-    except BadStep as error:
+    except (BadStep, NotPrivate, OSError) as error:
         sys.stderr.write(f"hpcdl: {name}: {error}\n")
         return 1
 

@@ -72,15 +72,15 @@ def options_of(
     """The step that these options ask for in a job on these nodes. Raises BadStep."""
     here = int(environ.get("HPCDL_GPU_COUNT") or 0)
     gpus = here if asked.get("g") in ("ALL_GPUS", "ALL") else _number(asked.get("g", "0"), "-g")
-    per_host = None if "r" not in asked else _number(asked["r"], "-r")
-    each = _number(asked["a"], "-a") if "a" in asked else 1
+    per_host = None if "r" not in asked else _number(asked["r"], "-r", 1)
+    each = _number(asked["a"], "-a", 1) if "a" in asked else 1
     if asked.get("n") == "ALL_HOSTS":
         per_host = per_host or 1
         sets = len(nodes) * per_host
     elif "n" in asked:
-        sets = _number(asked["n"], "-n")
+        sets = _number(asked["n"], "-n", 1)
     elif "p" in asked:
-        sets = -(-_number(asked["p"], "-p") // each)
+        sets = -(-_number(asked["p"], "-p", 1) // each)
     else:
         sets = len(nodes) * (per_host or (here // gpus if gpus else 1))
     tasks = _number(asked["p"], "-p") if "p" in asked else sets * each
@@ -107,7 +107,7 @@ def options_of(
     )
 
 
-def _number(text: str, what: str) -> int:
-    if not text.isdigit():
-        raise BadStep(f"{what}: {text!r} is not a number")
+def _number(text: str, what: str, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise BadStep(f"{what}: {text!r} is not a number" + (f" from {least}" if least else ""))
     return int(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -29,6 +30,7 @@ from hpcdl.agent.steps.step import (
     POLL_S,
     PYTHON,
     dies_with,
+    names_in,
     nodes_of,
     reachable,
     run_folder,
@@ -36,11 +38,13 @@ from hpcdl.agent.steps.step import (
     write_json,
 )
 from hpcdl.batch.system import system_named
+from hpcdl.wire.private_files import make_private_folder
 
 REQUEUE = "requeue"
 """The file by which `scontrol requeue` of the own job asks for that."""
-RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
-"""No batch system sets these: a trainer would take its place from them, and not from its task's variables."""
+RANKS = re.compile("RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|PET_.*")
+"""No batch system sets these: a trainer would take its place from them, and not from its task's variables; and a
+torchrun that a step starts, for which PET_NNODES is --nnodes, would wait for one on each node of the job."""
 COMMANDS = Path(__file__).with_name("commands")
 """The folder of commands that a script finds first in its PATH."""
 MPI_ON_ONE_NODE = {
@@ -65,8 +69,7 @@ def main(words: Sequence[str]) -> int:
     here = nodes.index(os.environ["HPCDL_NODE"]) if len(nodes) > 1 else 0
     environment = dict(os.environ)
     if batch["first_only"]:
-        for name in RANKS:
-            environment.pop(name, None)
+        environment = {name: value for name, value in environment.items() if not RANKS.fullmatch(name)}
     own = dict(environment)
     system = system_named(batch["system"])
     if len(nodes) == 1:
@@ -75,8 +78,9 @@ def main(words: Sequence[str]) -> int:
     environment |= system.script_variables(batch, environment, hosts, here) | dict(batch["variables"])
     environment |= {FOLDER: str(folder), PYTHON: sys.executable}
     environment["PATH"] = f"{COMMANDS}:{environment.get('PATH') or os.defpath}"
-    if "BASH_ENV" in environment:
-        environment["HPCDL_STEP_BASH_ENV"] = environment["BASH_ENV"]
+    bash_env = environment.get("BASH_ENV", "")
+    if not os.path.exists(os.path.join(os.path.dirname(bash_env), "hpcdl-steps")):  # else of a job that submitted this
+        environment["HPCDL_STEP_BASH_ENV"] = bash_env
     environment["BASH_ENV"] = str(COMMANDS / "bash_env")
     local = run_folder(os.environ)
     if system.hosts_variables:
@@ -96,7 +100,7 @@ def main(words: Sequence[str]) -> int:
     else:
         if several:
             _clear(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
         code = _run(command, environment, local, outputs)
         if several:
             _end(folder, len(nodes))
@@ -218,10 +222,11 @@ def _clear(folder: Path) -> None:
 
 def _end(folder: Path, nodes: int) -> None:
     """Let the other nodes know that the script has ended, and remove the folder once they do."""
+    make_private_folder(folder)  # the script may have removed it, with the rest of its checkpoint folder
     write_json(folder / "end", True)
     until = time.monotonic() + OTHERS_S
     while time.monotonic() < until:
-        if sum(name.startswith("left.") for name in os.listdir(folder)) == nodes - 1:
+        if sum(name.startswith("left.") for name in names_in(folder)) == nodes - 1:
             shutil.rmtree(folder, ignore_errors=True)
             return
         time.sleep(POLL_S)

@@ -121,8 +121,12 @@ def options_of(
     chosen = _nodes(asked, nodes, environ)
     per_node = _number(asked.get("ntasks-per-node"), "--ntasks-per-node")
     gpus = _gpus(asked, len(chosen))
-    each = _gpu_number(asked.get("gpus-per-task") or environ.get("SLURM_GPUS_PER_TASK"))
+    gpus_task = asked.get("gpus-per-task") or _gres_gpus(asked.get("tres-per-task", ""))
+    each = _gpu_number(gpus_task or environ.get("SLURM_GPUS_PER_TASK"))
     tasks = _number(asked.get("ntasks"), "--ntasks")
+    if "ntasks-per-gpu" in asked and "ntasks" not in asked and per_node is None:
+        on_each = int(environ.get("HPCDL_GPU_COUNT") or 0) if gpus is None else gpus
+        per_node = on_each * (_number(asked["ntasks-per-gpu"], "--ntasks-per-gpu") or 1) or None
     if tasks is None and per_node is not None:
         tasks = per_node * len(chosen)
     if tasks is None and "nodes" not in asked and "nodelist" not in asked:
@@ -135,7 +139,7 @@ def options_of(
         per_node = None  # Slurm warns, and does without
     if tasks < len(chosen):
         chosen = chosen[:tasks]
-    if gpus is None and "gpus-per-task" in asked and each is not None:
+    if gpus is None and gpus_task and each is not None:
         gpus = each * (per_node or -(-tasks // len(chosen)))
     exported = asked.get("export") or environ.get("SRUN_EXPORT_ENV") or "ALL"
     named = [part for part in _commas(exported) if part not in ("ALL", "NONE", "NIL")]
@@ -186,14 +190,21 @@ def _nodes(asked: Mapping[str, str], nodes: Sequence[str], environ: Mapping[str,
 
 def _gpus(asked: Mapping[str, str], nodes: int) -> int | None:
     """GPUs that it takes on each node. Raises BadStep."""
-    for part in _commas(asked.get("gres", "")):
-        kind, _, rest = re.sub(r"\(.*\)$", "", part).partition(":")
-        if kind.endswith("gpu"):
-            return _gpu_number(rest or "1")
+    if of_gres := _gres_gpus(asked.get("gres", "")):
+        return _gpu_number(of_gres)
     if "gpus-per-node" in asked:
         return _gpu_number(asked["gpus-per-node"])
     total = _gpu_number(asked.get("gpus"))
     return None if total is None else -(-total // nodes)
+
+
+def _gres_gpus(text: str) -> str:
+    """What a list of --gres or --tres-per-task says of GPUs: `a100:2` of `gres/gpu:a100:2,shard:1`; "": nothing."""
+    for part in _commas(text):
+        kind, _, rest = re.sub(r"\(.*\)$", "", part).replace("=", ":").partition(":")
+        if kind.endswith("gpu"):
+            return rest or "1"
+    return ""
 
 
 def _gpu_number(text: str | None) -> int | None:
@@ -207,8 +218,10 @@ def _gpu_number(text: str | None) -> int | None:
 def _number(text: str | None, what: str) -> int | None:
     if text is None:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise BadStep(f"{what}: {text!r} is not a number")
+    if not int(text) and what != "--relative":
+        raise BadStep(f"{what}: must be at least 1")
     return int(text)
 
 

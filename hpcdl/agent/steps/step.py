@@ -2,7 +2,8 @@
 
 The command that a script calls (srun, jsrun) runs on the first node, holds the step's GPUs, starts the tasks there, and
 leaves a file for each other node in the attempt's folder of steps, where `script.serve` of that node finds it. Files
-and no sockets: all nodes of a job share its checkpoint folder, and whoever may write there may run as its user.
+and no sockets: all nodes of a job share its checkpoint folder. Others may write there too, and what a file says is run
+with the script's environment in it: so the folder and its files are closed to others, and read only where they are.
 
 The suspend handshake passes this by: ranks attach to the supervisor of their node, which signals them by pid. So the
 signals that srun passes on are blocked here, not caught: nobody takes this process for one that would save.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent.steps.layout import BadStep, StepOptions, Task, filled, gpus_of, spread
+from hpcdl.wire.private_files import FILE_MODE, open_private_folder, read_private
 
 FOLDER = "HPCDL_STEP_FOLDER"
 """The variable with the folder in which the nodes of an attempt meet."""
@@ -72,9 +74,11 @@ def run_folder(environ: Mapping[str, str]) -> Path:
 
 
 def write_json(path: Path, body: object) -> None:
-    """Write a file that is whole as soon as it is there."""
+    """Write a file, closed to others, that is whole as soon as it is there. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(body), encoding="ascii")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    with open(file, "w", encoding="ascii") as stream:
+        json.dump(body, stream)
     os.replace(temporary, path)
 
 
@@ -353,29 +357,48 @@ _KEPT = ("SLURM_", "HPCDL_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "
 """Beginnings of variables that every task gets, however little it is to get."""
 
 
-def _read(path: Path) -> Any:
-    """What is in a file of `write_json`, None where there is none. The folder is listed, for a network file system
-    answers from its cache whether a file is there, and not what is in a folder that is opened."""
+LIMIT = 64 << 20  # bytes of a file of `write_json`
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names in the folder of steps, none where it is not there. It is opened and listed each time, for a network
+    file system answers from its cache whether a file is there. Raises NotPrivate."""
     try:
-        if path.name not in os.listdir(path.parent):
-            return None
-        return json.loads(path.read_text(encoding="ascii"))
+        file = open_private_folder(folder)
+    except OSError:
+        return set()
+    try:
+        return set(os.listdir(file))
+    except OSError:
+        return set()
+    finally:
+        os.close(file)
+
+
+def _read(path: Path) -> Any:
+    """What is in a file of `write_json`, None where there is none. Raises NotPrivate."""
+    if path.name not in names_in(path.parent):
+        return None
+    try:
+        folder = open_private_folder(path.parent)
+        try:
+            return json.loads(read_private(path, LIMIT, dir_fd=folder))
+        finally:
+            os.close(folder)
     except (OSError, ValueError):
         return None
 
 
 def serve(folder: Path, node: int, own: Mapping[str, str], out: int, err: int) -> None:
     """Start the tasks of steps on a node that is not the first, until the first one's script has ended, or a SIGTERM
-    comes and no task is left."""
+    comes and no task is left. Tasks that outlive the script are ended, as batch systems do. Raises NotPrivate."""
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     running: dict[str, tuple[NodeTasks, list[int]]] = {}
     taken: set[str] = set()
     leaving = False
+    ended_at: float | None = None
     while True:
-        try:
-            names = set(os.listdir(folder))
-        except OSError:
-            names = set()
+        names = names_in(folder)
         for name in sorted(names - taken):
             number, _, rest = name.partition(".")
             if rest == f"{node}.step" and (body := _read(folder / name)) is not None:
@@ -391,5 +414,11 @@ def serve(folder: Path, node: int, own: Mapping[str, str], out: int, err: int) -
                 write_json(folder / f"{number}.{node}.done", tasks.codes)
         if not running and (leaving or "end" in names):
             return
+        if "end" in names:
+            now = time.monotonic()
+            if ended_at is None or now - ended_at > KILL_S:
+                for tasks, _ in running.values():
+                    tasks.signal(signal.SIGTERM if ended_at is None else signal.SIGKILL)
+                ended_at = now
         came = signal.sigtimedwait(BLOCKED, POLL_S)
         leaving = leaving or (came is not None and came.si_signo == signal.SIGTERM)

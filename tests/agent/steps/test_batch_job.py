@@ -39,7 +39,7 @@ class Machine:
             "PATH": os.environ["PATH"], "HOME": str(self.work), "USER": "me", "HPCDL_JOB": "7", "HPCDL_JOB_NAME": "net",
             "HPCDL_INCARNATION": "1", "HPCDL_NODE": node, "HPCDL_NODES": ",".join(self.nodes), "HPCDL_GPU_COUNT": "2",
             "HPCDL_SOCKET": str(self.folder / node / "s"), "HPCDL_ADDRESS": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "2",
-            "CUDA_VISIBLE_DEVICES": f"{node}-a,{node}-b", **more,
+            "PET_NNODES": "2", "CUDA_VISIBLE_DEVICES": f"{node}-a,{node}-b", **more,
         }  # fmt: skip
 
     def start(self, script: str, batch: BatchTasks, **more: str) -> "list[subprocess.Popen[str]]":
@@ -97,7 +97,7 @@ def test_variables_output_and_exit_code(one: Machine) -> None:
         "slurm", tasks=2, output="%x-%j.%a.out", error="%N.err", variables=(("SLURM_MEM_PER_NODE", "9"),)
     )
     script = """#!/bin/bash
-env | grep -E '^(SLURM_|RANK|WORLD)' | sort
+env | grep -E '^(SLURM_|RANK|WORLD|PET_)' | sort
 echo oops >&2
 scontrol show hostnames $SLURM_JOB_NODELIST; scontrol show hostnames 'a[1-2],b'
 exit 5
@@ -113,7 +113,7 @@ exit 5
         "SLURM_ARRAY_JOB_ID": "6", "SLURM_MEM_PER_NODE": "9", "SLURM_JOB_PARTITION": "hpcdl", "SLURMD_NODENAME": None,
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
-    assert not {"RANK", "WORLD_SIZE"} & found.keys()
+    assert not {"RANK", "WORLD_SIZE", "PET_NNODES"} & found.keys()
     assert out.splitlines()[-4:] == ["127.0.0.1", "a1", "a2", "b"]  # nobody resolves n1 here
     assert (one.work / "net-7.3.out").read_text() == out
     assert (one.work / "n1.err").read_text() == "oops\n"
@@ -240,6 +240,47 @@ exit $code
     done = [each.communicate(timeout=TIMEOUT_S) for each in running]
     assert [each.returncode for each in running] == [3, 0]
     assert [out for out, _ in done] == ["asked\n", "asked\n"]
+
+
+def test_a_script_that_a_job_submitted_has_one_more_bash_env(one: Machine) -> None:
+    (one.work / "mine").write_text("echo mine\n")
+    batch = BatchTasks("slurm")
+    outer = one.run("#!/bin/bash\necho $BASH_ENV", batch, BASH_ENV=str(one.work / "mine"))
+    assert outer[1].splitlines()[0] == "mine"
+    # Those of the job that submits are the submitted one's, but for HPCDL_*.
+    assert one.run("#!/bin/bash\necho ran", batch, BASH_ENV=outer[1].split()[-1]) == (0, "ran\n", "")
+
+
+def test_tasks_on_other_nodes_end_with_the_script(two: Machine) -> None:
+    script = """#!/bin/bash
+srun -N1 -n1 -w n2 bash -c 'trap "echo ended; exit 0" TERM; touch up; while :; do sleep 0.05; done' &
+until [ -e up ]; do sleep 0.05; done
+kill -9 $!
+exit 3
+"""
+    code, out, _ = two.run(script, BatchTasks("slurm"))
+    assert (code, out) == (3, "ended\n")
+
+
+def test_the_folder_of_steps_is_closed_to_others(two: Machine) -> None:
+    """It lies beside checkpoints, where others may read and write, and has the script's environment in it."""
+    script = "#!/bin/bash\nsrun -n2 touch a\nstat -c '%a %F' $HPCDL_STEP_FOLDER $HPCDL_STEP_FOLDER/*.step"
+    code, out, _ = two.run(script, BatchTasks("slurm"))
+    assert (code, out) == (0, "700 directory\n600 regular file\n")
+
+
+def test_a_folder_of_steps_that_is_open_to_others_is_not_used(two: Machine) -> None:
+    steps = two.folder / ".steps.1"
+    steps.mkdir()
+    steps.chmod(0o777)
+    body = {"argv": ["touch", "hit"], "tasks": [{"rank": 0, "node": 1}]}
+    (steps / "0.1.step").write_text(json.dumps(body))
+    second = subprocess.run(
+        batch_script(BatchTasks("slurm"), str(steps), ("true",)), env=two.environment("n2"), cwd=two.work,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert (second.returncode, (two.work / "hit").exists()) == (1, False)
+    assert second.stderr == (f"hpcdl: script: {steps} is open to others (mode 0777): run chmod 700 {steps}\n")
 
 
 def test_one_that_fails_ends_the_others_where_that_is_said(two: Machine) -> None:

@@ -39,6 +39,8 @@ def placed(options: StepOptions, gpus: int = 4) -> list[tuple[int, int, tuple[in
         ("-x n1 x", {}, [(1, 0)]),
         ("--exclude=n2 -n2 x", {}, [(0, 0), (0, 1)]),
         ("-r 1 -N1 x", {}, [(1, 0)]),
+        ("-N1 --ntasks-per-gpu=1 --gpus=2 x", {}, [(0, 0), (0, 1)]),
+        ("-N1 --ntasks-per-gpu=1 x", {"SLURM_NTASKS": "1"}, [(0, 0), (0, 1), (0, 2), (0, 3)]),
     ],
 )
 def test_where_sruns_tasks_run(line: str, around: dict[str, str], where: list[tuple[int, int]]) -> None:
@@ -52,6 +54,7 @@ def test_where_sruns_tasks_run(line: str, around: dict[str, str], where: list[tu
         ("-N1 -n4 --gpus-per-task=1 x", {}, [(0,), (1,), (2,), (3,)]),
         ("-N1 -n2 x", {"SLURM_GPUS_PER_TASK": "2"}, [(0, 1), (2, 3)]),
         ("-N1 -n2 --gres=gpu:2 x", {}, [(0, 1), (0, 1)]),
+        ("-N1 -n2 --tres-per-task=cpu=2,gres/gpu:a100:2 x", {}, [(0, 1), (2, 3)]),
         ("-N1 -n1 --gres=gpu:a100:1 x", {}, [(0,)]),
         ("-N1 -n2 -G 2 --gpu-bind=single:1 x", {}, [(0,), (1,)]),
         ("-N1 -n4 --gpu-bind=map_gpu:3,2,1,0 x", {}, [(3,), (2,), (1,), (0,)]),
@@ -94,6 +97,8 @@ def test_sruns_other_options() -> None:
         ("-w n7 x", "n7 is none of the job's nodes (n1, n2)"),
         ("-n", "its value is missing"),
         ("-n many x", "'many' is not a number"),
+        ("-n 0 x", "--ntasks: must be at least 1"),
+        ("-N 0 x", "--nodes: must be at least 1"),
         ("-t soon x", "'soon' is not a time"),
         ("-N1 -n8 --gres=gpu:4 --gpus-per-task=1 x", "lacks GPUs"),
         ("-N1 --gpu-bind=map_gpu:7 x", "does not fit the 4 GPUs"),
@@ -127,7 +132,9 @@ def test_jsruns_resource_sets(line: str, tasks: list[tuple[int, int, tuple[int, 
 
 def test_what_jsrun_refuses() -> None:
     for line, why in (("-n 12 -g 1 x", "do not fit 2 nodes"), ("-U sets.erf x", "resource sets in a file"),
-                      ("--what x", "cannot do that"), ("-n", "its value is missing")):  # fmt: skip
+                      ("--what x", "cannot do that"), ("-n", "its value is missing"),
+                      ("-n 0 x", "-n: '0' is not a number from 1"),
+                      ("-p 2 -a 0 x", "-a: '0' is not a number from 1")):  # fmt: skip
         with pytest.raises(BadStep) as error:
             asked, setting, command = jsrun.parse(shlex.split(line))
             jsrun.options_of(asked, setting, command, FOUR, NODES)
