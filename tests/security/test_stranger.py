@@ -25,6 +25,9 @@ from tests.system.cluster import Cluster
 
 SECRET = "hunter2-0123456789"
 
+LONGEST_SOCKET = 107
+"""Bytes of the path of a UNIX socket: a longer one is refused before anybody looks who asks."""
+
 
 @pytest.fixture(scope="module")
 def job(victim: Cluster) -> int:
@@ -91,8 +94,11 @@ def test_a_stranger_can_do_nothing_to_any_file(victim: Cluster, job: int, as_roo
                 lambda path=path: path.unlink(),  # type: ignore[misc]
                 lambda path=path: os.link(path, f"/tmp/hpcdl-link-{os.getpid()}"),  # type: ignore[misc]
                 lambda path=path: path.with_name("link").symlink_to("/etc/passwd"),  # type: ignore[misc]
-                lambda path=path: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(str(path)),  # type: ignore[misc]
             ]
+            if len(os.fsencode(path)) <= LONGEST_SOCKET:
+                actions.append(
+                    lambda path=path: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(str(path))  # type: ignore[misc]
+                )
             for action in actions:
                 name = attempt(action)
                 got[name] = got.get(name, 0) + 1
