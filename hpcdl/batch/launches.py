@@ -12,7 +12,7 @@ from hpcdl.batch.options import IgnoredOption
 from hpcdl.core.rules.launchers import ACROSS
 
 _BEFORE = r"^|[;&|(`{{]|\$\(|\b(?:do|then|else|exec|time|if|!)\s|\b(?:timeout|nohup|numactl)\s[^;&|\n]*?\s"
-_COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})\b"
+_COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})(?![\w-])"
 _TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
 _OTHERS = re.compile(_COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun"), re.MULTILINE)
 _ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)

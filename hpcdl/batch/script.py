@@ -229,8 +229,8 @@ class SubmitCommand(ABC):
         ]
         return replace(asked, gpus=gpus, ignored=(*ignored, *launches.doubts(text, name, nodes, said)))
 
-    def tasks_of(self, batch: BatchScript) -> BatchTasks | None:
-        """How the job's script is run; None: as any other command."""
+    def tasks_of(self, batch: BatchScript, nodes: int) -> BatchTasks | None:
+        """How the script of a job on so many nodes is run; None: as any other command."""
         if not self.system.runs_scripts():
             return None
         asked, text = batch.asked, text_of(batch.content or " ".join(batch.arguments).encode(errors="surrogateescape"))
@@ -238,7 +238,7 @@ class SubmitCommand(ABC):
             self.system.name,
             tasks=asked.tasks,
             tasks_per_node=asked.tasks_per_node,
-            first_only=(asked.nodes or 1) == 1 or launches.starts_tasks(text),
+            first_only=nodes == 1 or launches.starts_tasks(text),
             launch_host=launches.calls_jsrun(text),
             variables=asked.set,
             output=asked.output or "",

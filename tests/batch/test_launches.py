@@ -41,6 +41,8 @@ def test_comments_and_continued_lines() -> None:
         ("blaunch -z h python x.py", 1, ["train.sh:1: blaunch gets nothing from it"]),
         ("time aprun -n4 a.out", 1, ["train.sh:1: aprun gets nothing from it"]),
         ("echo no salloc here", 1, []),
+        ("./flux-train/run.sh", 1, []),
+        ("ssh-keyscan h\nsrun x", 2, []),
     ],
 )  # fmt: skip
 def test_what_is_in_doubt(script: str, nodes: int, said: list[str]) -> None:

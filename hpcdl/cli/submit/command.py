@@ -217,8 +217,9 @@ class SubmitCall:
     def _values_of(self, batch: "BatchScript", given: Mapping[str, Any]) -> dict[str, Any]:
         """What the batch script says in place of options, as far as the command line leaves that to it."""
         asked = batch.asked
-        values: dict[str, Any] = {"exports": asked.exports, "batch": batch.command.tasks_of(batch)}
         typed = {each for each in given if self.ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE}
+        nodes = given["nodes"][1] if "nodes" in typed else asked.nodes or 1
+        values: dict[str, Any] = {"exports": asked.exports, "batch": batch.command.tasks_of(batch, nodes)}
         if given["name"] is None:
             values["name"] = literal(asked.name or default_name((batch.file,)))
         if asked.gpus and "gpus" not in typed:

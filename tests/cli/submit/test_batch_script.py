@@ -276,6 +276,8 @@ def test_odd_scripts(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     assert (spec["batch"]["first_only"], spec["nodes"]) == (True, 2)
     each = hpcdl("submit", sbatch("-G2 -N2", body="python x.py"))
     assert sent(fake, each)[0]["batch"]["first_only"] is False
+    (spec,) = sent(fake, hpcdl("submit", "--nodes", "2", sbatch("-G2", body="python x.py")))
+    assert (spec["batch"]["first_only"], spec["nodes"]) == (False, 2)
     assert each.err.partition(": with")[0] == "hpcdl: train.sh:2: -N 2 starts the script on each node"
 
 

@@ -266,11 +266,11 @@ def test_what_is_passed_on_and_why(
 def test_where_a_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With srun or jsrun on the first node only, which starts the others' tasks."""
     scripts = [read(form, tmp_path, monkeypatch) for form, _, nodes, _ in TAKEN if nodes == 2]
-    found = [batch.command.tasks_of(batch) for batch in scripts]
+    found = [batch.command.tasks_of(batch, 2) for batch in scripts]
     first = [each.first_only for each in found if each is not None]
     assert first.count(False) == 1  # torchrun on each node
     assert len(first) == 9
     mentions = read(sbatch("-G1", "cp x $SLURM_TMPDIR"), tmp_path, monkeypatch)
-    tasks = mentions.command.tasks_of(mentions)
+    tasks = mentions.command.tasks_of(mentions, 1)
     assert tasks is not None
     assert tasks.scratch == "SLURM_TMPDIR"
