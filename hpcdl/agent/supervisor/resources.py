@@ -55,7 +55,7 @@ class MemoryLimit:
     """The most memory that the processes of an attempt may take together."""
 
     def __init__(self, limit_mib: int | None, name: str) -> None:
-        """`limit_mib`: None is without limit. `name`: of the cgroup, where one can be made."""
+        """`limit_mib`: None is without limit. `name`: of the cgroup, which ends in `.` and our pid."""
         self._limit_mib = limit_mib
         self._next_look = 0.0
         self._before = False  # it was above the limit at the last look
@@ -146,9 +146,11 @@ def _make_cgroup(limit_mib: int, name: str) -> Path | None:
 
 
 def _limited(parent: Path, name: str, limits: tuple[str, ...], limit_mib: int) -> Path | None:
-    for old in parent.glob(f"{PREFIX}*"):  # of supervisors that were killed: only one without processes can be removed
-        with contextlib.suppress(OSError):
-            old.rmdir()
+    for old in parent.glob(f"{PREFIX}*"):  # of supervisors that were killed; one without processes can be removed
+        owner = old.name.rpartition(".")[2]
+        if not owner.isdecimal() or processes.start_ticks(int(owner)) is None:
+            with contextlib.suppress(OSError):
+                old.rmdir()
     made = parent / name
     try:
         made.mkdir(mode=0o700)

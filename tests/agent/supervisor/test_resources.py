@@ -97,3 +97,12 @@ def test_memory_is_watched_where_no_cgroup_may_be_made(monkeypatch: pytest.Monke
     assert said[:5] == [""] * 5, "once is not enough, and between two looks it is not asked"
     assert said[5] == "its processes took 130 MiB, more than its 100 MiB, of memory: give it more with --mem"
     assert resources.MemoryLimit(None, "1.1").exceeded(1, 0.0) == ""
+
+
+def test_what_a_killed_supervisor_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """One that another supervisor has just made is empty, too."""
+    for name in ("hpcdl-1.1.4194303", f"hpcdl-2.1.{os.getpid()}", "other"):
+        (tmp_path / name).mkdir()
+    assert resources._limited(tmp_path, "hpcdl-3.1.1", ("memory.max",), 100) == tmp_path / "hpcdl-3.1.1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"hpcdl-2.1.{os.getpid()}", "hpcdl-3.1.1", "other"]
+    assert (tmp_path / "hpcdl-3.1.1" / "memory.max").read_text() == str(100 << 20)
