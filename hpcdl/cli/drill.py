@@ -252,6 +252,11 @@ def _refuse(row: Row) -> None:
     if state != "RUNNING" or not living:
         raise NotProven(f"job {job} is {state}, not training: test it once it runs (hpcdl why {job})")
     if not any(each.get("attached") for each in living):
+        if (signal := row["spec"].get("signal", "hpcdl")) != "hpcdl":
+            raise NotProven(
+                f"job {job} saves by a handler of its own (--signal {signal}), and nobody sees when that is durable: "
+                f"try hpcdl suspend {job}, hpcdl why {job} and hpcdl resume {job}"
+            )
         raise NotProven(
             f"job {job} has not called hpcdl.attach() so far, without which nobody sees when a checkpoint is durable: "
             "if it has only just started, test it in a moment"

@@ -82,6 +82,10 @@ def test_without_a_save_of_its_own_nothing_bounds_what_a_kill_costs() -> None:
         ({"state": "SUSPENDING", "incarnations": [{"ready_at": 1.0, "attached": True}]}, "job 1 is SUSPENDING"),
         ({"state": "RUNNING", "gpus": 1, "spec": {"signal": "none"}}, "job 1 was submitted with --signal none"),
         ({"state": "RUNNING", "incarnations": [{"attached": False}]}, "job 1 has not called hpcdl.attach() so far"),
+        (
+            {"state": "RUNNING", "spec": {"signal": "SIGUSR1"}, "incarnations": [{"attached": False}]},
+            "job 1 saves by a handler of its own (--signal SIGUSR1), and nobody sees when that is durable",
+        ),
         ({"state": "RUNNING", "incarnations": [{"attached": True, "ready_at": None}]}, "job 1 is still loading"),
     ],
 )
