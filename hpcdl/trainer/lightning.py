@@ -7,7 +7,9 @@ the next batch. Lightning is imported when the callback is made.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,10 @@ def suspendable(*, every: int | None = None) -> Any:
     trainer = Trainer(callbacks=[resume], ...)
     trainer.fit(model, data, ckpt_path=resume.ckpt_path)
     """
-    from lightning.pytorch import Callback
+    # Lightning has two packages, and a script imports one, which may be the only one that it has.
+    package = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
 
-    class Suspendable(Callback):
+    class Suspendable(import_module(package).Callback):  # type: ignore[misc]
         """See `suspendable`. `ckpt_path`: where to go on from, None to begin."""
 
         def __init__(self) -> None:

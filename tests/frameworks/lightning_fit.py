@@ -2,7 +2,7 @@
 """A Lightning fit: `python lightning_fit.py OUT`. OUT gets the sha256 of all that was trained.
 
 LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
-LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random."""
+LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random; where Lightning is pytorch_lightning."""
 
 import hpcdl.trainer as hpcdl
 
@@ -12,16 +12,19 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 
 from hpcdl.trainer.lightning import fit, suspendable
 from tests.frameworks.stops import stop
 
 RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
+if STREAM:
+    sys.modules["lightning"] = None  # type: ignore[assignment]  # as if it were not installed
+lightning: Any = import_module("pytorch_lightning" if STREAM else "lightning")
 lightning.seed_everything(3)
 x = torch.randn(250, 12)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
