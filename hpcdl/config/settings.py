@@ -99,7 +99,9 @@ class Config:
     avoid_failures: int = _whole(5, 0, 1000, "failures")
     notify: str | None = _text(None, _TEXT, "destinations with ; between: commands, mailto:ADDRESS, http(s)://…")
     notify_on: str = _text(
-        "end,failure,poison,preemption,stall,gpu,deadline,damage", _KINDS, "kinds of notifications with commas between"
+        "end,failure,poison,preemption,stall,gpu,deadline,damage,idle",
+        _KINDS,
+        "kinds of notifications with commas between",
     )
     notify_from: str | None = _text(None, _ADDRESS, "an e-mail address")
     notify_for_s: float = _seconds(3 * _DAY, 60, 365 * _DAY)

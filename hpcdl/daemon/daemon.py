@@ -301,8 +301,9 @@ class Daemon:
     def _monitor(self) -> None:
         def look() -> None:
             self.hub.report_absent()
-            self.idle.look(self.loop.world, self.hub.heartbeats(), time.monotonic())
-            self.loop.send(cmd.Tick(measured(self.loop.world, self.hub.heartbeats(), self.config.stall_s)))
+            world, beats = self.loop.world, self.hub.heartbeats()
+            idle = self.idle.look(world, beats, time.monotonic())
+            self.loop.send(cmd.Tick(measured(world, beats, self.config.stall_s), idle))
 
         self._running.call_soon_threadsafe(look)
 

@@ -1,8 +1,10 @@
 """Jobs that hold GPUs which they do not use."""
 
+from hpcdl.core.model.commands import IdleMeasurement
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Placement, Share, TrainingStart
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo, Job, Node, World
 from hpcdl.daemon.api.rows import RowBuilder
 from hpcdl.daemon.idle_gpus import WATCH_S, IdleGpus
@@ -28,9 +30,10 @@ def beats(*utils: int | None) -> dict[str, HeartbeatMessage]:
 def test_three_of_four_gpus_idle_for_two_minutes_are_said_to_be() -> None:
     found, world = IdleGpus(), world_of()
     for at in (0.0, WATCH_S - 1.0):
-        found.look(world, beats(90, 0, 1, 0), at)
+        assert found.look(world, beats(90, 0, 1, 0), at) == ()
         assert found.notes == {}, "not for long enough"
-    found.look(world, beats(90, 0, 0, 0), WATCH_S)
+    (measured,) = found.look(world, beats(90, 0, 0, 0), WATCH_S)
+    assert measured == IdleMeasurement(1, 1, (GpuRef("n1", 1), GpuRef("n1", 2), GpuRef("n1", 3)))
     assert found.notes[1].startswith("uses 1 of its 4 GPUs: nothing runs on n1:1, n1:2, n1:3; --gpus 1 does")
     row = RowBuilder(world, Profiles(), {}, 20.0, idle=found.notes).job(world.jobs[1])
     assert row["reason"] == found.notes[1]
@@ -48,7 +51,7 @@ def test_what_waits_for_data_or_is_not_measured_is_left_alone() -> None:
     ):
         found = IdleGpus()
         for at in (0.0, WATCH_S, 2 * WATCH_S):
-            found.look(world, beats(*utils), at)
+            assert found.look(world, beats(*utils), at) == ()
         assert found.notes == {}
     gone = IdleGpus()
     gone.look(world_of(), {}, 0.0)

@@ -339,6 +339,12 @@ def stall_over(world: World, event: ev.StallOver, at: float) -> None:
     put(world, job, changed(incarnation, stall=None))
 
 
+@effect(ev.GpusIdle, during=(RUNNING,), decides=Decision.NONE, notifies=NoticeKind.IDLE)
+def _gpus_idle(world: World, event: ev.GpusIdle, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, idle_noted=True))
+
+
 def _interruption_notified(event: ev.IncarnationEnded) -> NoticeKind | None:
     lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
     return NoticeKind.PREEMPTION if lost and event.final is None else None

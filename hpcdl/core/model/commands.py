@@ -11,6 +11,7 @@ from hpcdl.core.model.events import Event
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.pilot import BatchJob, Hole, PendingBatchJob
+from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo
 
 
@@ -55,6 +56,15 @@ class StallMeasurement:
     step_s: float | None  # since a step was done, or its training began; None: it has shown neither
     idle_s: float | None  # without output and CPU time; None: not measured
     started_s: float  # since it was started, or its agent was
+
+
+@dataclass(frozen=True, slots=True)
+class IdleMeasurement:
+    """GPUs of an incarnation that did nothing for long while others of it worked, as its agents measured it."""
+
+    job: int
+    incarnation: int
+    gpus: tuple[GpuRef, ...]
 
 
 class CommandRefused(ValueError):
@@ -355,9 +365,13 @@ class DropNotice:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The monitoring interval: leases are looked at, and the policy is asked again. `still`: what does not move."""
+    """The monitoring interval: leases are looked at, and the policy is asked again.
+
+    `still`: what does not move. `idle`: GPUs that their jobs do not use.
+    """
 
     still: tuple[StallMeasurement, ...] = ()
+    idle: tuple[IdleMeasurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -426,6 +426,14 @@ class StallOver(IncarnationEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class GpusIdle(IncarnationEvent):
+    """It leaves some of its GPUs idle, as `NODE:NUMBER`, while others work. At most once of each incarnation."""
+
+    held: int
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LeftBehind(IncarnationEvent):
     """The rest of it has ended, and the agents of these nodes, which it was to leave, are silent: it is over.
 

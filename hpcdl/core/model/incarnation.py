@@ -246,6 +246,7 @@ class Incarnation:
     stop: StopRequest | None = None  # None while nothing was asked of it
 
     last_rescale: InPlaceRescale | None = None  # None before the first one
+    idle_noted: bool = False  # GPUs that it leaves idle were recorded
 
     @property
     def purpose(self) -> Purpose | None:

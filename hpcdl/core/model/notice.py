@@ -34,6 +34,7 @@ class NoticeKind(StrEnum):
     GPU = "gpu"
     DEADLINE = "deadline"
     DAMAGE = "damage"
+    IDLE = "idle"
 
 
 _ADDRESS = re.compile(
@@ -152,6 +153,7 @@ class Notice:
         state = {
             NoticeKind.STALL: "makes no progress",
             NoticeKind.DAMAGE: "found a damaged checkpoint",
+            NoticeKind.IDLE: "leaves GPUs idle",
             NoticeKind.PREEMPTION: f"was interrupted ({self.cause})",
             NoticeKind.DEADLINE: f"{'has missed' if self.cause == PASSED else 'is likely to miss'} its deadline",
         }

@@ -12,6 +12,7 @@ from hpcdl.core.model.notice import PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules.deadlines import deadline_text
+from hpcdl.core.rules.idle_gpus import idle_text
 
 
 def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ev.NoticeDue]:
@@ -48,6 +49,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
     if isinstance(event, ev.CheckpointDamaged):
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
+    if isinstance(event, ev.GpusIdle):
+        return "idle", idle_text(event.held, event.gpus)
     if isinstance(event, ev.DeadlineSlipped):
         return PASSED if event.passed else "forecast", deadline_text(job, event)
     if isinstance(event, ev.JobStalled) and job.running is not None and job.running.stall is not None:
