@@ -3,7 +3,7 @@
 Pure. Where it is not known how far a node's GPUs are from each other, the first ones are as good as any.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -27,7 +27,7 @@ def closest(free: Sequence[int], number: int, distances: Distances, keep: Collec
 def _closest(free: tuple[int, ...], number: int, distances: Distances, keep: tuple[int, ...]) -> tuple[int, ...]:
     far = {(one, other): value for one, other, value in distances}
     if comb(len(free), number) > MOST_TRIED:
-        chosen = list(keep or _closest(free, 2, distances, ()))
+        chosen = list(keep or min(combinations(free, min(2, number)), key=lambda pair: _sum(pair, far)))
         while len(chosen) < number + len(keep):
             rest = (gpu for gpu in free if gpu not in chosen)
             chosen.append(min(rest, key=lambda gpu: (sum(far.get((gpu, each), 0) for each in chosen), gpu)))
@@ -39,5 +39,5 @@ def _closest(free: tuple[int, ...], number: int, distances: Distances, keep: tup
     return tuple(sorted((*keep, *min(combinations(free, number), key=cost))))
 
 
-def _sum(gpus: Collection[int], far: Mapping[tuple[int, int], int]) -> int:
+def _sum(gpus: Iterable[int], far: Mapping[tuple[int, int], int]) -> int:
     return sum(far.get(pair, 0) for pair in combinations(gpus, 2))

@@ -52,3 +52,8 @@ def test_many_gpus_are_chosen_without_trying_all() -> None:
     far = {(one, other): 1 if one % 3 == other % 3 else 7 for one, other in combinations(range(24), 2)}
     chosen = closest(list(range(24)), 8, both_ways(far))
     assert {each % 3 for each in chosen} == {0}
+
+
+def test_a_pair_of_very_many_gpus_is_the_closest() -> None:
+    far = {(one, other): 1 if (one, other) == (30, 170) else 7 for one, other in combinations(range(210), 2)}
+    assert closest(list(range(210)), 2, both_ways(far)) == (30, 170)
