@@ -6,8 +6,9 @@ policies what is usual; the API answers `hpcdl why` and submits with deadlines f
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 
 from hpcdl.core.model.job import JobSpec
@@ -80,6 +81,9 @@ class Sample:
     steps: float | None  # of the whole job, once it is DONE
 
 
+FIELDS = ("start", "save", "length", "steps")
+
+
 def sample_of(job: Job) -> Sample | None:
     """What the job took so far; None where nothing is known."""
     length = steps = None
@@ -129,6 +133,7 @@ class Histories:
     def __init__(self) -> None:
         self._of: dict[int, tuple[tuple[Group, ...], Sample]] = {}
         self._members: dict[Group, dict[int, Sample]] = {}
+        self._learnt: dict[Group, dict[str, Learnt]] = {}
         self._usual: dict[tuple[Group, ...], UsualJob | None] = {}
         self._first = 0
         self._retired: dict[str, int] | None = None
@@ -164,6 +169,7 @@ class Histories:
         self._of[job.id] = (groups, found)
         for group in groups:
             self._members.setdefault(group, {})[job.id] = found
+            self._learnt.pop(group, None)
         return True
 
     def _drop(self, number: int) -> None:
@@ -171,20 +177,28 @@ class Histories:
         for group in groups:
             members = self._members[group]
             del members[number]
+            self._learnt.pop(group, None)
             if not members:
                 del self._members[group]
 
-    def learnt(self, groups: Iterable[Group], what: str, other_than: int = 0) -> Learnt | None:
-        """What a field of `Sample` was in the first group of which it is known, of other jobs; None: it never was."""
-        for group in groups:
-            values = [
-                value
-                for number, sample in sorted(self._members.get(group, {}).items(), reverse=True)
-                if number != other_than and (value := getattr(sample, what)) is not None
-            ][:RECENT]
-            if values:
-                return _learnt(group, values)
-        return None
+    def learnt(self, groups: Iterable[Group], what: str) -> Learnt | None:
+        """What a field of `Sample` was in the first group of which it is known; None: it never was."""
+        return next((found for group in groups if (found := self._learnt_in(group).get(what)) is not None), None)
+
+    def _learnt_in(self, group: Group) -> Mapping[str, Learnt]:
+        """By field of `Sample`, where it is known. Kept: thousands of jobs may ask for one user's."""
+        known = self._learnt.get(group)
+        if known is None:
+            members = self._members.get(group)
+            if members is None:
+                return {}
+            newest = [members[number] for number in sorted(members, reverse=True)]
+            known = self._learnt[group] = {}
+            for what in FIELDS:
+                found = (value for sample in newest if (value := getattr(sample, what)) is not None)
+                if values := list(islice(found, RECENT)):
+                    known[what] = _learnt(group, values)
+        return known
 
     def usual(self, groups: tuple[Group, ...]) -> UsualJob | None:
         """What is usual of jobs of these groups, rounded; None where nothing of them is known."""
@@ -193,7 +207,7 @@ class Histories:
         return self._usual[groups]
 
     def _usual_of(self, groups: tuple[Group, ...]) -> UsualJob | None:
-        start, save, length, steps = (self.learnt(groups, what) for what in ("start", "save", "length", "steps"))
+        start, save, length, steps = (self.learnt(groups, what) for what in FIELDS)
         if start is None and save is None and length is None:
             return None
         return UsualJob(

@@ -3,7 +3,7 @@
 It reads the world alone; `core/controller/history.py` says which jobs count.
 """
 
-from hpcdl.core.controller.history import Histories, Learnt, groups_of
+from hpcdl.core.controller.history import FIELDS, Histories, Learnt, groups_of
 from hpcdl.core.model.world import Job, World
 from hpcdl.daemon.api.rows import Json
 
@@ -20,7 +20,7 @@ def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
     known = Histories()
     known.look(world, None)
     groups = groups_of(job.spec)
-    found = {what: known.learnt(groups, what) for what in ("start", "save", "length", "steps")}
+    found = {what: known.learnt(groups, what) for what in FIELDS}
     lines = [f"{begins} {each.text(unit)}" for what, begins, unit in LINES if (each := found[what]) is not None]
     return lines, {what: None if each is None else _json(each) for what, each in found.items()}
 

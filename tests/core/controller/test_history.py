@@ -1,11 +1,13 @@
 """What starts, saves and whole jobs took: whose it is taken from, with which spread, and what policies see of it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from hpcdl.adaptive.eta import grounds_of
 from hpcdl.adaptive.options import candidates
+from hpcdl.core.controller import history
 from hpcdl.core.controller.history import Histories, framework_of, groups_of, sample_of
 from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.model.incarnation import Placement, Share
@@ -171,3 +173,27 @@ def test_papers_learn_as_they_did() -> None:
     world = world_of(done(1, spec(), 10.0), Job(2, spec(), 4.0))
     assert build_view(world, Profiles(), 1000.0, 0.0).jobs[0].usual is None
     assert build_view(world, Profiles(), 1000.0).jobs[0].usual is not None
+
+
+def test_what_is_usual_of_a_user_is_counted_once_for_all_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of scripts may wait while every checkpoint is news."""
+    counted: list[history.Group] = []
+    count_one = history._learnt
+
+    def counting(group: history.Group, values: Sequence[float]) -> history.Learnt:
+        counted.append(group)
+        return count_one(group, values)
+
+    monkeypatch.setattr(history, "_learnt", counting)
+    first = done(1, spec(), 20.0)
+    world = world_of(first)
+    known = learnt(world)
+    scripts = [groups_of(spec(f"new{number}.py")) for number in range(200)]
+    assert len({known.usual(groups) for groups in scripts}) == 1
+    assert set(counted) == {("user", "ann")}
+    assert len(counted) == len(history.FIELDS)
+    slower = replace(world, jobs={1: replace(first, costs=MeasuredCosts(320.0, 2.0))})
+    assert known.look(slower, [1])
+    assert known.usual(scripts[0]) == learnt(slower).usual(scripts[0]) != learnt(world).usual(scripts[0])
+    assert known.look(replace(slower, jobs={}, retired={}), [])
+    assert known.usual(scripts[0]) is None
