@@ -7,7 +7,8 @@ the same boundaries in the same order, and all of them write into one checkpoint
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,16 @@ def read_place(folder: Path) -> dict[str, Any] | None:
         return None
     place: dict[str, Any] = json.loads(path.read_text())
     return place
+
+
+@contextmanager
+def changed(of: Any, **attributes: Any) -> Iterator[None]:
+    """A framework's object has these attributes for a while."""
+    before = {name: getattr(of, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(of, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(of, name, value)

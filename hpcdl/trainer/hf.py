@@ -8,13 +8,11 @@ when the callback is made.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import rng
-from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
+from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
 from hpcdl.trainer.resumable_loader import ResumableLoader
 
 # What the trainer of transformers 5 keeps of the losses; in 4 they are variables of its loop, and what it logs is off.
@@ -124,7 +122,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
                 place["losses"] = {name: getattr(trainer, name) for name in LOSSES}
             # As if the script had chosen to save here: nothing of its own folder, of the hub or of its rotation.
             args = {"output_dir": str(folder), "push_to_hub": False, "save_only_model": False, "save_strategy": "no"}
-            with _changed(trainer.args, **args), _changed(trainer, _save_rng_state=lambda folder: None):
+            with changed(trainer.args, **args), changed(trainer, _save_rng_state=lambda folder: None):
                 trainer._save_checkpoint(trainer.model, None)
             write_place(folder, place)  # last: the ranks meet in what comes before, and a full disk must not part them
 
@@ -132,18 +130,6 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             self._boundaries.done(state.global_step)
 
     return Suspendable()
-
-
-@contextmanager
-def _changed(of: Any, **attributes: Any) -> Iterator[None]:
-    before = {name: getattr(of, name) for name in attributes}
-    try:
-        for name, value in attributes.items():
-            setattr(of, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(of, name, value)
 
 
 def _module() -> Any:

@@ -50,7 +50,8 @@ class ResumableLoader:
 
     def place(self) -> dict[str, Any]:
         """For `go_on`: how many batches were trained on, and the random states that they were read by."""
-        done = self._read - (self._group if self._ahead else 0)
+        groups = -(-self._read // self._group)  # the last may have less
+        done = (groups - 1) * self._group if self._ahead else self._read
         return {"done": done, "epoch": self._epoch, "before": self._before}
 
     def go_on(self, place: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.frameworks.trained import HERE, Trained
 
 
-@pytest.mark.parametrize("name,stop", [("hf_train.py", 5), ("lightning_train.py", 5)])
+@pytest.mark.parametrize("name,stop", [("accelerate_train.py", 11), ("hf_train.py", 5), ("lightning_train.py", 5)])
 def test_suspended_and_resumed(trained: Trained, name: str, stop: int) -> None:
     answer, began = trained.run([str(HERE / "guide.py"), name], (stop,))
     assert began == [0, stop]
