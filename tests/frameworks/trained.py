@@ -13,6 +13,14 @@ ENDED = ("DONE", "FAILED", "CANCELLED")
 PATIENCE_S = 600.0  # TensorFlow's import alone takes a loaded machine a minute
 
 
+def check_stops(began: Sequence[int], stops: Sequence[int], ranks: int = 1) -> None:
+    """Each attempt went on from where the one before was asked to stop; several ranks may agree on the next step."""
+    assert began[0] == 0
+    assert len(began) == len(stops) + 1, began
+    for step, asked in zip(began[1:], stops, strict=True):
+        assert asked <= step <= asked + (ranks > 1), began
+
+
 class Trained:
     """One daemon, for the tests of a file."""
 
