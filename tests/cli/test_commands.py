@@ -44,7 +44,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --env =x -- true", "has no name"),
         ("submit --json --quiet -- true", "exclude each other"),
         ("submit --name \x1b -- true", "printable"),
-        ("submit --cpus 3 -- true", "--cpus"),
+        ("submit --cores 3 -- true", "--cores"),
         ("ls --json --quiet", "exclude each other"),
         ("ls --al", "--al"),
         ("ls cpus", "'cpus' is nothing to list: jobs, nodes, gpus are (see"),
