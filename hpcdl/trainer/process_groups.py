@@ -128,14 +128,14 @@ class ProcessGroup:
 
     def dissolve(self, lost: bool = False) -> None:
         """Leave the group; `lost`: because a collective failed. What was wrapped on it is of no more use, and must not
-        hook into a later backward pass."""
-        import torch
+        hook into a later backward pass. Who still waits for this rank in a collective that was lost fails, too, even if
+        something here holds on to the group."""
         import torch.distributed as dist
 
         if any(each() is not None for each in self._wrapped):
             gc.collect()  # a cycle, of a traceback perhaps, still holds it
-        if lost and torch.cuda.is_available():
-            self._abort()  # NCCL would wait for what can never end
+        if lost:
+            self.cut()  # NCCL would wait for what can never end
         with suppress(RuntimeError):  # of a peer that is gone
             if dist.is_initialized():
                 dist.destroy_process_group()
