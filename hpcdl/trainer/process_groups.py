@@ -132,10 +132,14 @@ class ProcessGroup:
         something here holds on to the group."""
         import torch.distributed as dist
 
+        from hpcdl.trainer.torch import keep_gloo
+
         if any(each() is not None for each in self._wrapped):
             gc.collect()  # a cycle, of a traceback perhaps, still holds it
         if lost:
             self.cut()  # NCCL would wait for what can never end
+            if dist.is_initialized() and dist.get_backend() == "gloo":
+                keep_gloo()  # with what it still had under way its end may wait for its own threads, for ever
         with suppress(RuntimeError):  # of a peer that is gone
             if dist.is_initialized():
                 dist.destroy_process_group()

@@ -48,7 +48,7 @@ class Ranks(RankAgreement):
         self._here = RankAgreement() if self._dist is None else None
         self._backend = "" if self._dist is None else self._dist.get_backend(group)
         if self._backend == "gloo":
-            _keep_gloo(group)
+            keep_gloo(group)
 
     def _tensor(self, values: list[int]) -> Any:
         import torch
@@ -135,7 +135,7 @@ def _place_of_run_folder() -> str:
         return f"{os.uname().nodename} {os.getpid()} {error}"
 
 
-def _keep_gloo(group: Any = None) -> None:
+def keep_gloo(group: Any = None) -> None:
     """Keeps a process group's connections and threads for as long as this process lives, whoever destroys the group.
 
     A DistributedDataParallel that goes after its group, as at the end of a function, would else destroy them, and wait
