@@ -7,10 +7,12 @@ exactly. Every rank calls `save`; only the writer's rank writes.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import ctypes
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"
 BOOT = "/proc/sys/kernel/random/boot_id"  # two nodes may have the same numbers for two folders
+EXIT_PAUSE_S, EXIT_PAUSES = 0.01, 10  # see _let_gloo_finish
 _backends: list[Any] = []  # of gloo, never to be destroyed
 _barrier: list[Any] = []  # the newest, done or not
 
@@ -145,9 +148,21 @@ def keep_gloo(group: Any = None) -> None:
     import torch.distributed as dist
 
     backend = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
+    if not _backends:
+        atexit.register(_let_gloo_finish)
     if not any(each is backend for each in _backends):
         _backends.append(backend)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))  # not even the interpreter's teardown destroys it
+
+
+def _let_gloo_finish() -> None:
+    """Gives gloo's threads the GIL, and time, before the interpreter's teardown. One that lets go of the tensors of the
+    last collective needs the GIL; one that asks for it in the teardown ends the whole process (SIGABRT).
+
+    Many short pauses, so that on a loaded machine, where this thread waits for a processor, the others get theirs.
+    """
+    for _ in range(EXIT_PAUSES):
+        time.sleep(EXIT_PAUSE_S)
 
 
 def save(folder: Path, **parts: Any) -> None:
