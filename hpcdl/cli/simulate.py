@@ -78,6 +78,10 @@ COLUMNS = (
 @click.option(
     "--jitter", type=float, default=0.0, metavar="SIGMA", help="Lognormal noise on every delay.  [default: 0]"
 )
+@click.option(
+    "--spread", type=float, default=0.0, metavar="SIGMA",
+    help="Each job's start-ups, saves and length are drawn, and policies are told none of them.  [default: 0]",
+)  # fmt: skip
 @click.option("--mtbf", type=Seconds(), default=0, metavar="SECONDS", help="Mean time between failures of a trainer.")
 @click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")
 @click.option("--unknown", is_flag=True, help="Policies get no profile: they learn what they can.")
@@ -125,6 +129,7 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
         "nodes": len(workload.nodes_named),
         "gpus": sum(workload.nodes_named.values()),
         "seed": conditions.seed,
+        "spread": conditions.spread,
         "objective": conditions.objective,
         "simulated": True,
         "notes": list(workload.notes),
@@ -199,7 +204,12 @@ def _conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespa
         )
     try:
         return Conditions(
-            seed=options.seed or 0, jitter=options.jitter, mtbf_s=options.mtbf, objective=objective, warm=options.warm
+            seed=options.seed or 0,
+            jitter=options.jitter,
+            spread=options.spread,
+            mtbf_s=options.mtbf,
+            objective=objective,
+            warm=options.warm,
         )
     except WorkloadError as error:
         raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf')}", ctx) from None
@@ -229,6 +239,10 @@ def _print(
         f"with {count(sum(there.values()), 'GPU')}"
     )
     print(escape(f"Simulated: {what}, objective {conditions.objective}, seed {conditions.seed}."))
+    if conditions.spread:
+        print(
+            f"  start-ups, saves and lengths are drawn (sigma {conditions.spread:g}); policies learn them as jobs train"
+        )
     for note in workload.notes:
         print(escape(f"  {note}"))
     print()

@@ -14,7 +14,7 @@ from hpcdl.core.model.commands import Request
 from hpcdl.core.model.incarnation import Purpose
 from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.sim.conditions import Conditions
-from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, predicted_total
+from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, drawn, predicted_total
 from hpcdl.sim.workload import NodeSpell, SimJob
 
 
@@ -56,7 +56,7 @@ class SimulatedAgents:
 
     def submitted(self, number: int, job: SimJob) -> None:
         """The daemon has taken a job."""
-        self.jobs[number] = job
+        self.jobs[number] = drawn(job, number, self._conditions)
         self._past[number] = PastIncarnations()
 
     # --- nodes -----------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class SimulatedAgents:
 
     def _tell_progress(self, trainer: SimulatedTrainer) -> None:
         job, step = self.jobs[trainer.job], trainer.step_at(self._outside.now)
-        total = predicted_total(job, step)
+        total = None if self._conditions.spread else predicted_total(job, step)
         self._report(trainer.nodes[0], ev.Progressed, trainer, step=min(int(step), job.steps), total=total)
 
     # --- memberships -----------------------------------------------------------------------------------------------
@@ -372,8 +372,8 @@ class SimulatedAgents:
         """The checkpoint is written once all parts that are left have the request, and only then."""
         if trainer.parts and trainer.arrived >= trainer.parts:
             trainer.arrived.clear()
-            job = self.jobs[trainer.job]
-            self._later(trainer, self._delays.save_s(job, trainer, self._moves(trainer)), self._save)
+            seconds = self._delays.save_s(self.jobs[trainer.job], trainer, self._moves(trainer))
+            self._later(trainer, seconds, partial(self._save, seconds))
 
     def _moves(self, trainer: SimulatedTrainer) -> bool:
         """Whether the plan wants it on other nodes."""
@@ -384,7 +384,7 @@ class SimulatedAgents:
             target.placement.nodes != trainer.nodes
         )  # fmt: skip
 
-    def _save(self, trainer: SimulatedTrainer) -> None:
+    def _save(self, seconds: float, trainer: SimulatedTrainer) -> None:
         writer = trainer.nodes[0]
         if writer not in trainer.parts:  # it was lost: nobody saves
             for node in sorted(trainer.parts):
@@ -393,6 +393,7 @@ class SimulatedAgents:
         self._past[trainer.job].step = trainer.step
         step = int(trainer.step)
         self._tell_progress(trainer)
-        self._report(writer, ev.Saved, trainer, step=step, final=True)
+        took = {"seconds": seconds} if self._conditions.spread else {}  # else journals are those of earlier versions
+        self._report(writer, ev.Saved, trainer, step=step, final=True, **took)
         for node in sorted(trainer.parts):
             self._exit(trainer, node, code=0, ended_by="suspend", attached=True)

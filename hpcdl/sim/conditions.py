@@ -15,7 +15,7 @@ from hpcdl.report.history import History
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError
 
 MOST_JITTER = 5.0
-"""Its sigma: a delay is then 150 times as long or as short already."""
+"""Of a sigma: a delay is then 150 times as long or as short already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,9 @@ class Conditions:
     """What surrounds a simulated workload.
 
     `seed`: for everything that is left to chance. `jitter`: sigma of the lognormal factor on every start-up, save and
-    resume; 0 takes the profile's times as they are. `progress_s`: seconds between two reports of a trainer's progress.
+    resume; 0 takes the profile's times as they are. `spread`: sigma of the factors by which each job's start-ups, saves
+    and length differ from what its workload says; above 0 policies see of them only what trainers showed so far, as in
+    the daemon; 0 tells policies every job's steps. `progress_s`: seconds between two reports of a trainer's progress.
     `checkpoint_s`: between two checkpoints, which is what a failure loses at most. `mtbf_s`: mean time between failures
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
@@ -33,6 +35,7 @@ class Conditions:
 
     seed: int = 0
     jitter: float = 0.0
+    spread: float = 0.0
     progress_s: float = 300.0
     checkpoint_s: float = 600.0
     mtbf_s: float = 0.0
@@ -43,12 +46,13 @@ class Conditions:
     exempt_starts: float = STARTS
 
     def __post_init__(self) -> None:
-        for key in ("jitter", "mtbf_s"):
+        for key in ("jitter", "spread", "mtbf_s"):
             value: float = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise WorkloadError(f"{key} must be a finite number, 0 or more, got {value}")
-        if self.jitter > MOST_JITTER:
-            raise WorkloadError(f"jitter must be {MOST_JITTER:g} or less, got {self.jitter}")
+        for key in ("jitter", "spread"):
+            if getattr(self, key) > MOST_JITTER:
+                raise WorkloadError(f"{key} must be {MOST_JITTER:g} or less, got {getattr(self, key)}")
         for key in ("progress_s", "checkpoint_s", "until_s"):
             if not getattr(self, key) > 0:
                 raise WorkloadError(f"{key} must be more than 0 seconds, got {getattr(self, key)}")

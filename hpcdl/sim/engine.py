@@ -270,7 +270,7 @@ def _spec(job: SimJob, profile: str | None, conditions: Conditions) -> JobSpec:
         nodes=job.nodes,
         nodes_max=job.nodes_max,
         profile=profile if job.told else None,
-        steps=predicted_total(job, 0.0),
+        steps=None if conditions.spread else predicted_total(job, 0.0),
         grace_s=GRACE_S,
         gate=conditions.warm and job.rescale == "restart",
         deadline=job.deadline_s,

@@ -98,6 +98,10 @@ def _conditions_text(conditions: Conditions) -> str:
         if conditions.jitter
         else "delays are those of the profiles, without noise"
     )
+    if conditions.spread:
+        texts.append(
+            f"each job's start-ups, saves and length are drawn (sigma {conditions.spread:g}), and policies learn them"
+        )
     if conditions.mtbf_s:
         texts.append(
             f"a trainer fails every {seconds_text(conditions.mtbf_s)} on average and goes back to its last checkpoint, "

@@ -5,9 +5,11 @@
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpcdl.core.model.incarnation import Placement
+from hpcdl.core.model.job import LARGEST
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.workload import SimJob
 
@@ -117,6 +119,29 @@ class Delays:
 
     def _random(self, trainer: SimulatedTrainer, what: str) -> random.Random:
         return random.Random(f"{self.conditions.seed}/{trainer.job}/{trainer.number}/{what}")
+
+
+OF_STARTS = ("startup_s", "gate_s", "resume_s", "resume_up_s", "move_s", "join_s")
+OF_SAVES = ("save_s", "move_save_s")
+
+
+def drawn(job: SimJob, number: int, conditions: Conditions) -> SimJob:
+    """The job as it really is, where jobs differ from what their workload says by `Conditions.spread`."""
+    if not conditions.spread:
+        return job
+
+    def factor(what: str) -> float:
+        return math.exp(random.Random(f"{conditions.seed}/{number}/{what}").gauss(0.0, conditions.spread))
+
+    steps = min(LARGEST, max(1, round(job.steps * factor("length"))))
+    profile = _times_by(_times_by(job.profile, OF_STARTS, factor("starts")), OF_SAVES, factor("saves"))
+    return replace(job, steps=steps, profile=profile)
+
+
+def _times_by(profile: Profile, names: tuple[str, ...], factor: float) -> Profile:
+    """The profile with these times so many times as long, as far as it has them."""
+    times = {name: seconds * factor for name in names if (seconds := getattr(profile, name)) is not None}
+    return replace(profile, **times)
 
 
 def predicted_total(job: SimJob, step: float) -> int:
