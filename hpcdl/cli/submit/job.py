@@ -56,7 +56,7 @@ class JobRequest:
 
 _AS_GIVEN = (
     *("profile", "steps", "retries", "signal", "progress_regex", "progress", "resumes", "weight", "priority", "model"),
-    *("notify", "continue_from", "trainer_library", "cpus"),
+    *("notify", "continue_from", "trainer_library", "cpus", "share"),
 )
 """Options that are fields of a job as they are."""
 
@@ -99,6 +99,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         stall_s=stall_s,
         stall_restart=stall_restart,
         memory_mib=given["mem"],
+        gpu_memory_mib=given["gpu_memory"],
         time_s=given["time"],
         batch=given.get("batch") if _means(given["rescale"], command, nodes) == "restart" else None,
     )

@@ -22,7 +22,9 @@ from hpcdl.core.model.job import (
     PRIORITY,
     PROGRESS,
     RESCALES,
+    SHARES,
     SIGNAL_PRESETS,
+    Sharing,
     check_continue_from,
 )
 from hpcdl.core.model.notice import check_destinations
@@ -127,6 +129,18 @@ def _memory(value: str | None) -> int | None:
 
 
 @_checked
+def _share(value: str | None) -> Sharing | None:
+    """`foreground`, `foreground:5` with a limit in percent, `background`."""
+    if value is None:
+        return None
+    role, colon, percent = value.strip().lower().partition(":")
+    number = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%?", percent)
+    if role not in SHARES or (colon and (role != "foreground" or number is None)):
+        raise ValueError(f"{value[:100]!r}: give foreground, foreground:PERCENT or background")
+    return Sharing(role, float(number[1]) / 100 if number else None)
+
+
+@_checked
 def _whose(value: str) -> str:
     text = value.strip().lower()
     try:
@@ -180,6 +194,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--time", type=Seconds(0, LONGEST_S, min_open=True), metavar="SECONDS",
         help="How long it may hold GPUs, 90m or 12h, all attempts together: then it must checkpoint, and is ended.",
+    ),
+    click.option(
+        "--share", callback=_share, metavar="foreground[:PCT]|background",
+        help="foreground: a background job may run on its GPUs too, and slow it down by PCT percent at most (10); "
+        "background: it may run so beside another.  [default: neither]",
+    ),
+    click.option(
+        "--gpu-memory", callback=_memory, metavar="SIZE",
+        help="What it takes of each GPU at most, 6G: jobs share one only where both fit.  [default: as measured]",
     ),
     click.option("-N", "--nodes", callback=_nodes, default="1", show_default=True, metavar="N|MIN:MAX", help="Nodes."),
     click.option(
@@ -298,7 +321,7 @@ def job_options(command: Any) -> Any:
 
 SECTIONS: dict[str, str] = {
     "The job": "name env cwd gate trainer_library git after hold priority weight deadline",
-    "GPUs, nodes and speed": "gpus nodes cpus mem time rescale profile steps model accuracy",
+    "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile steps model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
     "progress_regex retries stall notify",

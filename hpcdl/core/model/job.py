@@ -27,6 +27,12 @@ PROGRESS = ("tqdm", "hf", "lightning", "keras")
 RESCALES = ("restart", "torchrun", "in-process")
 """How a job goes to other nodes: suspend and resume; torchrun's elastic agent; or its ranks re-form in place."""
 
+SHARES = ("foreground", "background")
+"""What a job agrees to beside another one on its GPUs; who agrees to neither shares with nobody."""
+
+SLOWDOWN = 0.10
+"""By so much of its speed a foreground may lose to a background unless it says otherwise."""
+
 ECT_CLASSES: dict[str, float] = {"urgent": 0.0, "prior": 1.0, "normal": 2.0}
 """GENIE's classes of expected completion times: so many times its time alone on one GPU after its submit (eq. 9)."""
 
@@ -112,6 +118,34 @@ class BatchTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """What a job agrees to: a background beside it on its GPUs, or to be the background of another. Raises ValueError."""
+
+    role: str  # one of SHARES
+    slowdown: float | None = None  # of a foreground: what it may lose to the other, as a part of its speed
+
+    def __post_init__(self) -> None:
+        if self.role not in SHARES:
+            raise ValueError(f"a job shares its GPUs as one of {', '.join(SHARES)}, got {self.role[:40]!r}")
+        if self.role == "foreground" and self.slowdown is None:
+            object.__setattr__(self, "slowdown", SLOWDOWN)
+        if self.role == "background" and self.slowdown is not None:
+            raise ValueError("only a foreground has a limit of its slowdown")
+        if self.slowdown is not None and not 0 < self.slowdown <= 1:
+            raise ValueError(f"the slowdown must be above 0, and at most 1 (100 %), got {self.slowdown}")
+
+    @property
+    def as_foreground(self) -> bool:
+        """Whether a background may run beside it."""
+        return self.role == "foreground"
+
+    @property
+    def as_background(self) -> bool:
+        """Whether it may run as the background of another."""
+        return self.role == "background"
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a user submitted. Raises ValueError where a value makes no sense."""
 
@@ -165,6 +199,8 @@ class JobSpec:
     memory_mib: int | None = None  # on each node, past which it is ended; None: no limit
     time_s: float | None = None  # so long it may hold GPUs, all attempts together; None: without limit
     batch: BatchTasks | None = None  # of a batch script, how it is run; None: the command is run as it is
+    share: Sharing | None = None  # what it agrees to; None: nobody else runs on its GPUs
+    gpu_memory_mib: int | None = None  # that it takes at most of each GPU, as its user says; None: not said
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -196,6 +232,8 @@ class JobSpec:
             raise ValueError(f"the processors must be from 1 to {MOST_CPUS}, got {self.cpus}")
         if self.memory_mib is not None and not 1 <= self.memory_mib <= LARGEST:
             raise ValueError(f"the memory must be 1 MiB or more, got {self.memory_mib}")
+        if self.gpu_memory_mib is not None and not 1 <= self.gpu_memory_mib <= LARGEST:
+            raise ValueError(f"the memory of a GPU must be 1 MiB or more, got {self.gpu_memory_mib}")
         if self.time_s is not None and not 0 < self.time_s <= LONGEST_S:
             raise ValueError(f"the time limit must be above 0, and at most {LONGEST_S:g} seconds, got {self.time_s}")
         if self.rescale not in RESCALES:
