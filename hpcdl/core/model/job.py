@@ -119,7 +119,7 @@ class BatchTasks:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What a job agrees to: a background beside it on its GPUs, or to be the background of another. Raises ValueError."""
+    """What a job agrees to: a background beside it on its GPUs, or to be one beside another job. Raises ValueError."""
 
     role: str  # one of SHARES
     slowdown: float | None = None  # of a foreground: what it may lose to the other, as a part of its speed
