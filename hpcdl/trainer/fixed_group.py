@@ -53,7 +53,7 @@ class FixedGroup:
         except Relaunch:
             # A rank that ended by itself with 0 would count as complete, and who still trains would fail.
             until = time.monotonic() + OTHERS_S
-            while not training.terminated and time.monotonic() < until:
+            while not session.terminated and time.monotonic() < until:
                 time.sleep(0.01)
             session.leave(ENDED_UNSAVED)
         group.dissolve()
@@ -100,13 +100,13 @@ class FixedGroup:
         threading.Thread(target=self._guard, args=(reading,), name="hpcdl SIGTERM", daemon=True).start()
 
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
-        self._training.terminated = True
+        self._session.terminated = True
 
     def _guard(self, reading: int) -> None:
         while signal.SIGTERM not in os.read(reading, 64):
             continue
         training = self._training
-        training.terminated = True
+        self._session.terminated = True
         since = time.monotonic()
         while True:
             time.sleep(0.1)

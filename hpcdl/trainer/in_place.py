@@ -89,7 +89,6 @@ class Training:
         self.step = 0
         self.held = False
         self.saved: int | None = None
-        self.terminated = False  # the launcher wants this rank gone
         self.busy_since = time.monotonic()  # when what the main thread does now began
         self.last_end: float | None = None  # of a step
         self.longest_s = 0.0  # of the steps so far
@@ -106,7 +105,7 @@ class Training:
             return
         target, leaving = self.session.target, self.session.leaving
         newest = 0 if target is None else target.number
-        mine = [suspended, newest, not leaving, self.terminated, self.unsaved]
+        mine = [suspended, newest, not leaving, self.session.terminated, self.unsaved]
         asked, newest, stays, terminated, needed = self.most(mine, world.size)
         if asked:
             self.suspend(bool(needed))

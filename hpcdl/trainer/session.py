@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from hpcdl.trainer import checkpoints, exit
+from hpcdl.trainer import checkpoints, exit, step_gate
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation
 from hpcdl.trainer.membership import Membership, from_packet
@@ -115,6 +115,9 @@ class Session:
         self._reading = threading.RLock()  # a thread may look at the channel while the main one is in a collective
         self.target: Membership | None = None  # the newest membership that was asked for
         self.leaving = False  # asked to go, because no membership from now on has this rank
+        self.terminated = False  # its launcher wants this rank gone
+        self._share = environ.get("HPCDL_SHARE", "") if self.inside else ""
+        self._gate: step_gate.StepGate | None = None
 
     @property
     def writer(self) -> bool:
@@ -218,10 +221,25 @@ class Session:
 
     def should_suspend(self) -> bool:
         """True once a suspend was asked for, by signal or on the channel, or once the supervisor is gone. Who asks can
-        save: before the first call, and before `ready`, a suspend ends the trainer at once."""
+        save: before the first call, and before `ready`, a suspend ends the trainer at once.
+
+        This is a step boundary: where the job shares its GPUs as a background, it waits here for its step gate."""
         if not self._loops:
             self._loops = self.send("loop")
+        if self._share:
+            self._make_gate(self._share)
+        if self._gate is not None:
+            self._gate.boundary()
         return self.poll()
+
+    def _make_gate(self, role: str) -> None:
+        from hpcdl.trainer.peers import size
+
+        self._share = ""
+        try:
+            self._gate = step_gate.StepGate(self, Path(self._socket).parent, role, size(os.environ))
+        except (OSError, ValueError) as error:
+            log.warning("no step gate: %s", error)
 
     def poll(self) -> bool:
         """As `should_suspend`, where nothing was trained yet and there is nothing to save."""
@@ -283,6 +301,8 @@ class Session:
         self.membership = membership
         self.rank = rank
         self.formed = True
+        if self._gate is not None:
+            self._gate.adopt(membership)
         if rank == 0 and self.inside and self.checkpoint_dir is not None:
             try:
                 mine, job = self.incarnation, int(self.job or 0)

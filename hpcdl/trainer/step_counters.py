@@ -30,12 +30,12 @@ class StepCounters:
     """One rank's view of the shared memory. Boundaries are counted from 1, on every rank alike, over the whole life of
     the process: a second training loop goes on counting."""
 
-    def __init__(self, folder: Path, incarnation: int, rank: int) -> None:
-        """Takes the rank's place. Raises OSError; ValueError for a rank that has none."""
+    def __init__(self, folder: Path, incarnation: int, rank: int, name: str = "steps") -> None:
+        """Takes the rank's place. `name`: of the file. Raises OSError; ValueError for a rank that has none."""
         if not 0 <= rank < RANKS_LIMIT:
             raise ValueError(f"rank {rank} must be 0 to {RANKS_LIMIT - 1}")
         self._rank = rank
-        path = folder / f"steps.{incarnation}"
+        path = folder / f"{name}.{incarnation}"
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with self._locked():
             if os.fstat(self._file).st_size < SIZE:
@@ -67,6 +67,14 @@ class StepCounters:
             words[self._mine + HEARD] = boundary
             self._stop = self._fix()
         return boundary >= self._stop
+
+    def behind(self) -> bool:
+        """Whether another rank has come to a later boundary than this one."""
+        return any(self._words[at] > self._boundary for at in range(FIRST, SIZE // 8, WORDS))
+
+    def restart(self, boundary: int) -> None:
+        """Boundaries are counted from here on, on every rank."""
+        self._boundary = boundary
 
     def _fix(self) -> int:
         """The boundary to stop at. Whoever comes first fixes it, and waits for no other rank."""
