@@ -50,8 +50,9 @@ def trainers(case: AllocationCase, horizon_s: float, overdue: int | None = None)
             more = extra * (4.0 if each.must else 1.0) / weight
             curves = tuple([None if curve is None else _raised(curve, job.nodes, more) for curve in curves])
         up_s, down_s = its.up_s, its.down_s
-        if each.trains != len(each.current):  # under way: it loses what it does now, not what it will do
-            part = _lost(each)
+        # Under way it loses what it does now, not what it will do; raised, no more than it does.
+        if needed or each.trains != len(each.current):
+            part = _lost(each, curves if needed else its.curves)
             up_s, down_s = up_s * part, down_s * part
         now = len(each.current)
         found.append(
@@ -62,9 +63,9 @@ def trainers(case: AllocationCase, horizon_s: float, overdue: int | None = None)
     return found
 
 
-def _lost(each: TrainerCandidate) -> float:
-    """Steps/s now, by steps/s on `current`."""
-    curve = each.its.curves[each.group] if each.current else None
+def _lost(each: TrainerCandidate, curves: Sequence[ThroughputCurve | None]) -> float:
+    """Steps/s now, by what the curves say of `current`."""
+    curve = curves[each.group] if each.current else None
     there = 0.0 if curve is None else curve.rate(len(each.current))
     return each.rate / there if there > 0 else 0.0
 

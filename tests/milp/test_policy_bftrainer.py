@@ -105,6 +105,18 @@ def test_what_does_not_pay_is_not_done() -> None:
     assert reasons(kept) == ["keeps 1 node: 10 steps/s; another one would add 8, and rescaling takes 20 s"]
 
 
+def test_who_can_only_be_rescaled_grows_where_that_pays() -> None:
+    """That it must keep nodes, since it cannot be suspended or is overdue, makes its rescale no dearer."""
+    one = training(1, ["n001"])
+    overdue = replace(one, total=100, submitted_at=-1e6)
+    for must in (replace(one, can_suspend=False), overdue, replace(overdue, can_suspend=False)):
+        for horizon_s, many in ((20.0, 1), (120.0, 2)):
+            policy = BFTrainer(Reallocation(horizon_s))
+            assert counts(decide(policy, view(must, there=nodes(2)))) == [many]
+    under_way = replace(one, can_suspend=False, target=on(["n001", "n002"]))
+    assert counts(decide(BFTrainer(Reallocation(120.0)), view(under_way, there=nodes(3)))) == [3]
+
+
 def test_what_is_left_after_a_loss() -> None:
     """Below its fewest nodes a trainer waits; the others get what it has to give up."""
     left = training(1, ["n001", "n002", "n003"], low=4)
