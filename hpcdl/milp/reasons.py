@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpcdl.core.model.plan import JobView
 from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.core.rules.exemption import STARTS
 from hpcdl.milp.case import AllocationCase, TrainerCandidate
 from hpcdl.milp.pricing import TrainerPrices
 from hpcdl.placement.pool import gpus_needed, no_nodes
@@ -124,4 +125,6 @@ def kept(case: AllocationCase, job: JobView) -> str:
     where = f"keeps {fold_nodes(names)}"
     if any(name not in case.nodes and name not in case.view.bare for name in names):
         return f"{where}, one of whose agents is away"
+    if job.exempt:
+        return f"{where}: not preempted before it has trained {STARTS:g} times as long as its start took"
     return f"{where}: nothing shows yet that it can be suspended"

@@ -189,6 +189,8 @@ class HorovodGroup(ProcessGroup):
         self._wrapped = []
 
     def dissolve(self, lost: bool = False) -> None:
+        if lost:
+            self.cut()  # or those who wait for this rank in the collective that was lost notice nothing
         self._hvd.shutdown()
         if self._rendezvous is not None:
             self._rendezvous.shutdown()

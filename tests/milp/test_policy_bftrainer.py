@@ -129,6 +129,8 @@ def test_what_is_left_after_a_loss() -> None:
     plan = decide(TEN, view(left, stuck, there=nodes(4)))
     assert counts(plan) == [0, 1]
     assert reasons(plan)[1] == "keeps n004: nothing shows yet that it can be suspended"
+    exempt = decide(TEN, view(left, replace(stuck, exempt=True), there=nodes(4)))
+    assert reasons(exempt)[1] == "keeps n004: not preempted before it has trained 3 times as long as its start took"
 
 
 def test_below_its_fewest_nodes_the_rest_is_given_to_others() -> None:
