@@ -60,8 +60,13 @@ def run(
     if total is None:
         raise ValueError("say how many steps there are: elastic.run(total=...), or submit with --steps")
     training = Training(session, train, parts, total, every, agree_every)
+    start(training, warm_up, timeout_s)
+
+
+def start(training: Training, warm_up: Callable[[], object] | None, timeout_s: float) -> None:
+    """Train in the way that the job is rescaled; see `run`."""
     device()
-    if session.rescale == IN_PROCESS and not os.environ.get("WORLD_SIZE"):
+    if training.session.rescale == IN_PROCESS and not os.environ.get("WORLD_SIZE"):
         warm(training, warm_up)
         InPlace(training, timeout_s).run()
     else:

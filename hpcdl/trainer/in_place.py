@@ -53,6 +53,11 @@ class World:
         assert self._group is not None, "the ranks are Horovod's"
         return self._group.wrap(module, **options)
 
+    def first(self, width: int) -> Any:
+        """The process group of ranks 0 to width-1, for this membership. Collective at the first call for a width."""
+        assert self._group is not None, "the ranks are Horovod's"
+        return self._group.first(width)
+
     def steps(self) -> Iterator[int]:
         """Yields the steps that are still to do, counted from 0 over the whole training. Between two of them the
         ranks agree on what comes next, checkpoints are written, and a rescale or a suspend leaves the loop."""
@@ -119,6 +124,7 @@ class Training:
         if self.session.rescale == "in-process":
             # With nobody left who holds it, the state goes on from the disk.
             self._save(bool(needed and not stays))
+            self.hand_over()
             raise Reform
         self._save(bool(needed))
 
@@ -149,6 +155,9 @@ class Training:
         self._save(ranks.any(self.unsaved))
         ranks.barrier()
         self.session.done(self.step)
+
+    def hand_over(self) -> None:
+        """Before the ranks leave this membership: those that hold the training's state get all of it. Collective."""
 
     # by torch.distributed; horovod_elastic.py has it otherwise
 

@@ -106,6 +106,8 @@ class ProcessGroup:
             _allow(timedelta(seconds=timeout_s))
         # Some of these may be another thread's; so a number counts only while it is the same connection.
         self._connections = set(connections()) - before
+        self._timeout_s = timeout_s
+        self._first: dict[int, Any] = {}  # subgroups, by how many ranks they have
         self._wrapped: list[weakref.ref[Any]] = []
 
     def wrap(self, module: Any, **options: Any) -> Any:
@@ -115,6 +117,26 @@ class ProcessGroup:
         wrapped = torch.nn.parallel.DistributedDataParallel(module, **options)
         self._wrapped.append(weakref.ref(wrapped))
         return wrapped
+
+    def first(self, width: int) -> Any:
+        """The group of ranks 0 to width-1. Collective over all ranks at the first call for a width."""
+        import torch.distributed as dist
+
+        from hpcdl.trainer.torch import keep_gloo
+
+        if width == dist.get_world_size():
+            return dist.group.WORLD
+        if width not in self._first:
+            before = set(connections())
+            quick = timedelta(seconds=min(FORM_S, self._timeout_s))
+            group = dist.new_group(list(range(width)), timeout=quick)
+            if dist.get_rank() < width:
+                _allow(timedelta(seconds=self._timeout_s), group)
+                if "gloo" in dist.get_backend(group):
+                    keep_gloo(group)
+            self._connections |= set(connections()) - before
+            self._first[width] = group
+        return self._first[width]
 
     def cut(self) -> None:
         """Make whatever collective is under way fail: from another thread, when a peer is gone without a word."""
@@ -154,11 +176,11 @@ class ProcessGroup:
                 distributed_c10d._abort_process_group()
 
 
-def _allow(timeout: timedelta) -> None:
+def _allow(timeout: timedelta, group: Any = None) -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    distributed_c10d._set_pg_timeout(timeout, dist.group.WORLD)
+    distributed_c10d._set_pg_timeout(timeout, group or dist.group.WORLD)
 
 
 def device() -> Any:

@@ -1,0 +1,136 @@
+"""One of the ranks of test_burst.py: carries out plans, and compares with one process that has the whole batch.
+
+`burst_ranks.py RANK SIZE STORE`; rank 0 prints a line of JSON for each case.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hpcdl.trainer.process_groups import ProcessGroup
+from hpcdl.trainer.stages import Stages
+
+PLANS = ((4, 4, 2, 1), (1, 2, 4, 4), (4, 1, 4, 2), (3, 4, 2, 3))
+CPU = torch.device("cpu")
+
+
+class Block(nn.Module):
+    """A residual block, as ResNet has them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1),  # its bias has the gradient zero
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels, momentum=None),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.body(x))
+
+
+def linear() -> list[nn.Module]:
+    return [nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 16), nn.Sequential(nn.Tanh(), nn.Linear(16, 5)), nn.Linear(5, 3)]
+
+
+def residual() -> list[nn.Module]:
+    first = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    return [first, Block(4), nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten()), nn.Linear(16, 3)]
+
+
+def embedded() -> list[nn.Module]:
+    """Integers come in; the second stage is frozen, the third has nothing to train."""
+    stages = [nn.Embedding(7, 4), nn.Linear(4, 4), nn.Flatten(), nn.Linear(8, 3)]
+    stages[1].requires_grad_(False)
+    return stages
+
+
+def frozen() -> list[nn.Module]:
+    """Nothing before the third stage is trained."""
+    stages = linear()
+    for stage in stages[:2]:
+        stage.requires_grad_(False)
+    return stages
+
+
+def floats(*shape: int) -> Callable[[int], torch.Tensor]:
+    return lambda batch: torch.randn(batch, *shape)
+
+
+MODELS: dict[str, tuple[Callable[[], list[nn.Module]], Callable[[int], torch.Tensor]]] = {
+    "linear": (linear, floats(6)),
+    "residual": (residual, floats(3, 6, 6)),
+    "embedded": (embedded, lambda batch: torch.randint(7, (batch, 2))),
+    "frozen": (frozen, floats(6)),
+}
+
+
+def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target)
+
+
+def differences(rank: int, stages: list[nn.Module], alone: list[nn.Module], widths: tuple[int, ...]) -> dict[str, float]:
+    """Of the gradients that this rank holds, and on rank 0 of BatchNorm's running statistics."""
+    absolute = relative = buffers = 0.0
+    for mine, theirs, width in zip(stages, alone, widths):
+        for parameter, expected in zip(mine.parameters(), theirs.parameters()):
+            if rank >= width or expected.grad is None:
+                assert parameter.grad is None
+                continue
+            off = (parameter.grad - expected.grad).abs().max().item()
+            absolute = max(absolute, off)
+            if expected.grad.norm().item() > 1e-6:  # a bias before BatchNorm has none but for rounding
+                relative = max(relative, ((parameter.grad - expected.grad).norm() / expected.grad.norm()).item())
+        if rank == 0:
+            for buffer, wanted in zip(mine.buffers(), theirs.buffers()):
+                buffers = max(buffers, (buffer - wanted).abs().max().item())
+    return {"absolute": absolute, "relative": relative, "buffers": buffers}
+
+
+def case(group: ProcessGroup, rank: int, name: str, widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> dict[str, Any]:
+    torch.manual_seed(batch)
+    build, sample = MODELS[name]
+    stages = [stage.to(dtype) for stage in build()]
+    alone = copy.deepcopy(stages)
+    x, y = sample(batch), torch.randint(3, (batch,))
+    if x.is_floating_point():
+        x = x.to(dtype)
+    whole = loss(nn.Sequential(*alone)(x), y)
+    whole.backward()
+    made = Stages(stages, widths, loss, group.first, CPU)
+    value = made.backward(x, y)
+    made.close()
+    dist.all_reduce(value)
+    row = torch.tensor(list(differences(rank, stages, alone, widths).values()), dtype=torch.float64)
+    dist.all_reduce(row, op=dist.ReduceOp.MAX)
+    about = {"model": name, "plan": widths, "batch": batch, "dtype": str(dtype).rpartition(".")[2]}
+    off = dict(zip(("absolute", "relative", "buffers"), row.tolist()))
+    return {**about, **off, "loss": abs(value.item() - whole.item())}
+
+
+def main(rank: int, size: int, store: str) -> None:
+    torch.set_num_threads(1)
+    group = ProcessGroup("gloo", dist.FileStore(store, size), rank, size, 60.0)
+    for name in MODELS:
+        for widths in PLANS:
+            for batch in range(3, 14):
+                for dtype in (torch.float64, torch.float32):
+                    made = case(group, rank, name, widths, batch, dtype)
+                    if rank == 0:
+                        print(json.dumps(made), flush=True)
+    dist.barrier()
+    group.dissolve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
