@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hpcdl.trainer import burst
 from hpcdl.trainer.process_groups import ProcessGroup
+from hpcdl.trainer.session import attach
 from hpcdl.trainer.stages import Stages
 
 PLANS = ((4, 4, 2, 1), (1, 2, 4, 4), (4, 1, 4, 2), (3, 4, 2, 3))
@@ -40,7 +42,12 @@ class Block(nn.Module):
 
 
 def linear() -> list[nn.Module]:
-    return [nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 16), nn.Sequential(nn.Tanh(), nn.Linear(16, 5)), nn.Linear(5, 3)]
+    return [
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh()),
+        nn.Linear(8, 16),
+        nn.Sequential(nn.Tanh(), nn.Linear(16, 5)),
+        nn.Linear(5, 3),
+    ]
 
 
 def residual() -> list[nn.Module]:
@@ -79,11 +86,13 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(output, target)
 
 
-def differences(rank: int, stages: list[nn.Module], alone: list[nn.Module], widths: tuple[int, ...]) -> dict[str, float]:
+def differences(
+    rank: int, stages: list[nn.Module], alone: list[nn.Module], widths: tuple[int, ...]
+) -> dict[str, float]:
     """Of the gradients that this rank holds, and on rank 0 of BatchNorm's running statistics."""
     absolute = relative = buffers = 0.0
-    for mine, theirs, width in zip(stages, alone, widths):
-        for parameter, expected in zip(mine.parameters(), theirs.parameters()):
+    for mine, theirs, width in zip(stages, alone, widths, strict=True):
+        for parameter, expected in zip(mine.parameters(), theirs.parameters(), strict=True):
             if rank >= width or expected.grad is None:
                 assert parameter.grad is None
                 continue
@@ -92,12 +101,14 @@ def differences(rank: int, stages: list[nn.Module], alone: list[nn.Module], widt
             if expected.grad.norm().item() > 1e-6:  # a bias before BatchNorm has none but for rounding
                 relative = max(relative, ((parameter.grad - expected.grad).norm() / expected.grad.norm()).item())
         if rank == 0:
-            for buffer, wanted in zip(mine.buffers(), theirs.buffers()):
+            for buffer, wanted in zip(mine.buffers(), theirs.buffers(), strict=True):
                 buffers = max(buffers, (buffer - wanted).abs().max().item())
     return {"absolute": absolute, "relative": relative, "buffers": buffers}
 
 
-def case(group: ProcessGroup, rank: int, name: str, widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> dict[str, Any]:
+def case(
+    group: ProcessGroup, rank: int, name: str, widths: tuple[int, ...], batch: int, dtype: torch.dtype
+) -> dict[str, Any]:
     torch.manual_seed(batch)
     build, sample = MODELS[name]
     stages = [stage.to(dtype) for stage in build()]
@@ -114,8 +125,47 @@ def case(group: ProcessGroup, rank: int, name: str, widths: tuple[int, ...], bat
     row = torch.tensor(list(differences(rank, stages, alone, widths).values()), dtype=torch.float64)
     dist.all_reduce(row, op=dist.ReduceOp.MAX)
     about = {"model": name, "plan": widths, "batch": batch, "dtype": str(dtype).rpartition(".")[2]}
-    off = dict(zip(("absolute", "relative", "buffers"), row.tolist()))
+    off = dict(zip(("absolute", "relative", "buffers"), row.tolist(), strict=True))
     return {**about, **off, "loss": abs(value.item() - whole.item())}
+
+
+def mixed(group: ProcessGroup, rank: int, dtype: torch.dtype, steps: int) -> dict[str, Any]:
+    """Autocast and clipping, and for float16 a GradScaler whose first scale is too large: how far the weights are from
+    those of one process in float32, by how far that went. The plan leaves rank 3 without any stage."""
+    torch.manual_seed(3)
+    stages = residual()
+    alone = nn.Sequential(*copy.deepcopy(stages))
+    x, y = torch.randn(10, 3, 6, 6), torch.randint(3, (10,))
+    model = nn.ModuleList(stages)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40) if dtype == torch.float16 else None
+    parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "scaler": scaler}
+    training = burst.BurstTraining(attach(), lambda world: None, parts, steps, None, 1)
+    training.batches, training.max_norm = lambda step: (x, y), 0.5
+    training._stages = made = Stages(stages, (3, 1, 2, 1), loss, group.first, CPU, dtype)
+    for step in range(steps):
+        training._train_step(step, made)
+        training.held = rank < made.whole
+    training.hand_over()
+    made.close()
+    scale = torch.tensor([1.0 if scaler is None else scaler.get_scale()])
+    scales = [torch.zeros(1) for _ in range(4)]
+    dist.all_gather(scales, scale)
+    skips = 0 if scaler is None else 40 - int(scale.log2().item())
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    start = torch.cat([each.detach().reshape(-1).clone() for each in alone.parameters()])
+    for _ in range(steps - skips):
+        optimizer.zero_grad()
+        loss(alone(x), y).backward()
+        nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+        optimizer.step()
+    end, mine = (torch.cat([each.detach().reshape(-1) for each in of.parameters()]) for of in (alone, model))
+    off = (mine - end).norm() / (end - start).norm()
+    return {
+        "dtype": str(dtype).rpartition(".")[2],
+        "off": off.item(),
+        "skips": skips,
+        "scales": len({*map(float, scales)}),
+    }
 
 
 def main(rank: int, size: int, store: str) -> None:
@@ -123,11 +173,14 @@ def main(rank: int, size: int, store: str) -> None:
     group = ProcessGroup("gloo", dist.FileStore(store, size), rank, size, 60.0)
     for name in MODELS:
         for widths in PLANS:
-            for batch in range(3, 14):
-                for dtype in (torch.float64, torch.float32):
+            for batch in range(3, 14) if name in ("linear", "residual") else (3, 10):
+                for dtype in (torch.float64, torch.float32) if batch % 3 == 0 else (torch.float64,):
                     made = case(group, rank, name, widths, batch, dtype)
                     if rank == 0:
                         print(json.dumps(made), flush=True)
+    for dtype, steps in ((torch.bfloat16, 8), (torch.float16, 40)):
+        made = mixed(group, rank, dtype, steps)
+        print("amp", json.dumps(made), flush=True)
     dist.barrier()
     group.dissolve()
 
