@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import TracebackType
 
 OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)  # Python 3.8 has no name for it
+PART = 2048  # bytes; a foreground and a background hold one part each of a GPU that they share, and note there
+PARTS = {"foreground": (0, PART), "background": (PART, 0)}  # start and length of what is locked, by HPCDL_SHARE
 FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 # Files that this process holds, with its pid: a process is never refused its own record lock, and a forked child has
@@ -36,6 +38,7 @@ class EmulatedGpuLocks:
 
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
+        self._start, self._length = PARTS.get(os.environ.get("HPCDL_SHARE", ""), (0, 0))
 
     @property
     def held(self) -> bool:
@@ -47,7 +50,7 @@ class EmulatedGpuLocks:
             path, descriptor = self._descriptors.popitem()
             if _held.get(path) == os.getpid():
                 del _held[path]
-                os.ftruncate(descriptor, 0)
+                self._note(descriptor, b"")
             os.close(descriptor)
 
     def __enter__(self) -> EmulatedGpuLocks:
@@ -64,7 +67,7 @@ class EmulatedGpuLocks:
         # Not made here: a UUID without a file is a GPU that its agent does not have.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self._length, self._start)
         except (BlockingIOError, PermissionError):
             pid = _holder(descriptor)
             os.close(descriptor)
@@ -74,8 +77,14 @@ class EmulatedGpuLocks:
             raise
         self._descriptors[path] = descriptor
         _held[path] = os.getpid()
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note, 0)
+        self._note(descriptor, note)
+
+    def _note(self, descriptor: int, note: bytes) -> None:
+        if self._length or self._start:
+            os.pwrite(descriptor, note.ljust(PART, b"\0"), self._start)
+        else:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note, 0)
 
 
 def hold(folder: str, uuids: Sequence[str], util: int, memory_mib: int) -> EmulatedGpuLocks:

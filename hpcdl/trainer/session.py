@@ -116,8 +116,9 @@ class Session:
         self.target: Membership | None = None  # the newest membership that was asked for
         self.leaving = False  # asked to go, because no membership from now on has this rank
         self.terminated = False  # its launcher wants this rank gone
-        self._share = environ.get("HPCDL_SHARE", "") if self.inside else ""
+        self._environ = environ
         self._gate: step_gate.StepGate | None = None
+        self._knows_gate = not self.inside  # whether the environment was looked at: a warm start gets its GPUs late
 
     @property
     def writer(self) -> bool:
@@ -226,8 +227,9 @@ class Session:
         This is a step boundary: where the job shares its GPUs as a background, it waits here for its step gate."""
         if not self._loops:
             self._loops = self.send("loop")
-        if self._share:
-            self._make_gate(self._share)
+        if not self._knows_gate:
+            self._knows_gate = True
+            self._make_gate(self._environ.get("HPCDL_SHARE", ""))
         if self._gate is not None:
             self._gate.boundary()
         return self.poll()
@@ -235,9 +237,9 @@ class Session:
     def _make_gate(self, role: str) -> None:
         from hpcdl.trainer.peers import size
 
-        self._share = ""
         try:
-            self._gate = step_gate.StepGate(self, Path(self._socket).parent, role, size(os.environ))
+            if role in (step_gate.FOREGROUND, step_gate.BACKGROUND):
+                self._gate = step_gate.StepGate(self, Path(self._socket).parent, role, size(self._environ))
         except (OSError, ValueError) as error:
             log.warning("no step gate: %s", error)
 

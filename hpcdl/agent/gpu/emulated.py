@@ -2,7 +2,8 @@
 
 A trainer holds the lock (hpcdl/trainer/emulated.py) and has a JSON note in the file: {"pid", "util", "memory_mib"}.
 The kernel frees the lock when the process is gone, however it went, as a driver frees a GPU's memory; and it says who
-holds it without the asker taking it, so that a sample is never in a trainer's way. A deleted file is a lost GPU.
+holds it without the asker taking it, so that a sample is never in a trainer's way. A deleted file is a lost GPU. Two
+jobs that share a GPU hold a part of the file each (hpcdl/trainer/emulated.py), and a note in it.
 
 UUID.health beside it, if there is one, is what a driver would say: a JSON object with the fields of `Health`; `xids`
 is the list of all so far, to which new ones are appended.
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from hpcdl.core.model.health import Health
 
 FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 NOTE_LIMIT = 4096
+PARTS = (0, NOTE_LIMIT // 2)
+"""Where the parts of the file begin: the one of a foreground, and the one of a background."""
 
 
 class EmulatedSource:
@@ -86,28 +90,40 @@ class EmulatedSource:
         except OSError as error:
             return GpuSample(gpu.uuid, state="unknown", detail=str(error))
         try:
-            pid = _holder(descriptor)
-            note = os.pread(descriptor, NOTE_LIMIT, 0) if pid is not None else b""
+            holders = _holders(descriptor)
+            notes = [os.pread(descriptor, NOTE_LIMIT // 2, start).rstrip(b"\0") for start in PARTS]
         except OSError as error:
             return GpuSample(gpu.uuid, state="unknown", detail=str(error))
         finally:
             os.close(descriptor)
-        if pid is None:
-            return GpuSample(gpu.uuid, 0, 0, gpu.memory_mib, pids=())
-        if pid <= 0:
+        if any(pid <= 0 for pid in holders):
             return GpuSample(
                 gpu.uuid, memory_total_mib=gpu.memory_mib, detail="held by a process that this one cannot see"
             )
-        util, memory = _noted(note, pid)
-        return GpuSample(gpu.uuid, util, memory, gpu.memory_mib, pids=(pid,))
+        said = [next((each for note in notes if (each := _noted(note, pid)) != NOTHING), NOTHING) for pid in holders]
+        util, memory = _sum(util for util, _ in said), _sum(memory for _, memory in said)
+        return GpuSample(gpu.uuid, None if util is None else min(100, util), memory, gpu.memory_mib, pids=holders)
 
 
-def _holder(descriptor: int) -> int | None:
-    """The pid that holds a lock on the file, 0 or less if it is in another pid namespace, None if nobody does."""
-    asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    # The question of an open file description, so that a lock of this very process is answered too.
-    kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else int(pid)
+NOTHING: tuple[int | None, int | None] = (None, None)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Of what holders note together; None while one of them is still writing."""
+    known = list(values)
+    return None if None in known else sum(each or 0 for each in known)
+
+
+def _holders(descriptor: int) -> tuple[int, ...]:
+    """The pids that hold locks on parts of the file, 0 or less if in another pid namespace."""
+    found = []
+    for start, length in ((PARTS[0], PARTS[1]), (PARTS[1], 0)):
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        # The question of an open file description, so that a lock of this very process is answered too.
+        kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+        if kind != fcntl.F_UNLCK:
+            found.append(int(pid))
+    return tuple(dict.fromkeys(found))
 
 
 def _noted(note: bytes, pid: int) -> tuple[int | None, int | None]:

@@ -49,9 +49,9 @@ for line in sys.stdin:
 class Holder:
     """A process that holds GPUs, told what to do on its standard input."""
 
-    def __init__(self, folder: Path, *uuids: str) -> None:
+    def __init__(self, folder: Path, *uuids: str, share: str = "") -> None:
         argv = [sys.executable, "-W", "error", "-c", HOLDER, str(folder), ",".join(uuids)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HPCDL_SHARE": share}
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.said = self._answer()
 
@@ -91,8 +91,8 @@ def source(tmp_path: Path) -> EmulatedSource:
 def start(source: EmulatedSource) -> Iterator[Start]:
     started: list[Holder] = []
 
-    def begin(*uuids: str) -> Holder:
-        started.append(Holder(source.folder, *uuids))
+    def begin(*uuids: str, share: str = "") -> Holder:
+        started.append(Holder(source.folder, *uuids, share=share))
         return started[-1]
 
     yield begin
@@ -197,6 +197,23 @@ def test_a_process_cannot_hold_a_gpu_twice(source: EmulatedSource) -> None:
     assert pids(source) == [(), (), ()]
     with hold(folder, [zero], 50, 100), pytest.raises(GpuBusy):
         hold(folder, [zero], 50, 100)
+
+
+def test_a_foreground_and_a_background_hold_a_gpu_together(source: EmulatedSource, start: Start) -> None:
+    zero = uuids(source)[0]
+    first = start(zero, share="foreground")
+    second = start(zero, share="background")
+    assert source.sample()[0] == GpuSample(zero, 100, 24000, 16384, pids=(first.pid, second.pid))
+    for share in ("foreground", "background", ""):
+        assert "busy" in start(zero, share=share).said
+    first.end()
+    assert source.sample()[0] == GpuSample(zero, 90, 12000, 16384, pids=(second.pid,))
+    again = start(zero, share="foreground")
+    second.tell("release")
+    assert source.sample()[0] == GpuSample(zero, 90, 12000, 16384, pids=(again.pid,))
+    assert "busy" in start(zero).said
+    again.end()
+    assert source.sample()[0].pids == ()
 
 
 def test_gpus_that_there_are_not(source: EmulatedSource) -> None:
