@@ -72,6 +72,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),
         "replay": ("hpcdl.cli.replay", "replay", "Replay a trace of idle nodes with elastic trainers."),
         "allocate": ("hpcdl.cli.allocate", "allocate", "Give nodes to elastic trainers, optimally."),
+        "burst": ("hpcdl.cli.burst.command", "burst", "Plan burst-parallel training: GPUs for each layer."),
         "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
     },
 }

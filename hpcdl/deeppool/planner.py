@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdl.deeppool.budget import least_time_within
 from hpcdl.deeppool.costs import CostTables, cost_tables
 from hpcdl.deeppool.problem import BurstProblem, BurstProblemError
-from hpcdl.deeppool.search import WidthChoice, layer_without_width, least_time
+from hpcdl.deeppool.search import layer_without_width, least_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +67,33 @@ class BurstPlan:
 def plan_burst(problem: BurstProblem) -> BurstPlan:
     """The fastest plan within the limit and the budget. BurstProblemError: there is none, by the layer it fails at."""
     tables = cost_tables(problem)
-    choice = least_time(tables)
-    if choice is None:
+    if problem.budget is None:
+        choice = least_time(tables)
+        if choice is None:
+            raise no_plan(tables)
+        return plan_in_sequence(tables, choice.places)
+    found = least_time_within(tables, problem.budget * sum(tables.one_gpu))
+    if found is None:
         raise no_plan(tables)
-    return plan_of(tables, choice)
+    return plan_in_sequence(tables, found.places, optimal=found.optimal, bound_ms=found.bound_ms)
 
 
 def data_parallel(problem: BurstProblem, gpus: int | None = None) -> BurstPlan:
     """Every layer on all GPUs, or on so many of them: the baseline. It heeds no limit."""
     width = min(gpus or problem.gpus, problem.widest)
     tables = cost_tables(problem, (width,))
-    return plan_of(tables, WidthChoice((0,) * len(problem.layers), 0.0, optimal=False))
+    return plan_in_sequence(tables, (0,) * len(problem.layers), optimal=False, bound_ms=0.0)
 
 
-def plan_of(tables: CostTables, choice: WidthChoice) -> BurstPlan:
-    """The plan that runs the layers one after another at the chosen widths."""
+def plan_in_sequence(
+    tables: CostTables, places: Sequence[int], *, optimal: bool = True, bound_ms: float | None = None
+) -> BurstPlan:
+    """The plan that runs the layers one after another at these widths."""
     start, starts = 0.0, []
     for layer in range(len(tables.own)):
         starts.append(start)
-        start += tables.layer_ms(layer, choice.places)
-    return timed_plan(tables, choice.places, starts, [0] * len(starts), start, optimal=choice.optimal)
+        start += tables.layer_ms(layer, places)
+    return timed_plan(tables, places, starts, [0] * len(starts), start, optimal=optimal, bound_ms=bound_ms)
 
 
 def timed_plan(
@@ -126,8 +134,13 @@ def timed_plan(
 
 def no_plan(tables: CostTables) -> BurstProblemError:
     """Why no plan keeps the limit, by the layer where it fails."""
-    layer = layer_without_width(tables)
-    name, limit = tables.problem.layers[layer].name, tables.problem.limit
+    problem = tables.problem
+    if problem.budget is not None and (problem.limit is None or least_time(tables) is not None):
+        largest = problem.layers[max(range(len(tables.one_gpu)), key=tables.one_gpu.__getitem__)].name
+        return BurstProblemError(
+            f"layer {largest!r} is the longest, and no plan takes at most {problem.budget:g} x the GPU-time of one GPU"
+        )
+    name, limit = problem.layers[layer_without_width(tables)].name, problem.limit
     return BurstProblemError(f"layer {name!r}: no number of GPUs keeps it within {limit:g} x its GPU-time on one GPU")
 
 

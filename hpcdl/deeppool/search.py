@@ -41,17 +41,19 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class WidthChoice:
-    """The place of each layer's width, the sum that was minimised, and whether no other has a smaller one."""
+    """The place of each layer's width, and the least sum."""
 
     places: tuple[int, ...]
     value: float
-    optimal: bool = True
 
 
-def least_time(tables: CostTables, price: float = 0.0) -> WidthChoice | None:
-    """The widths of the least sum of time x (1 + price x width) within the limit; None: there are none."""
+def least_time(tables: CostTables, weight: Floats | None = None) -> WidthChoice | None:
+    """The widths of the least sum of times within the limit; None: there are none.
+
+    weight: by width, what a millisecond of a layer counts. None: 1 each.
+    """
     root: Barred = {}
-    first = _relaxed(tables, root, price)
+    first = _relaxed(tables, root, weight)
     if first is None:
         return None
     heap = [(first[0], 0, first[1], root)]
@@ -67,7 +69,7 @@ def least_time(tables: CostTables, price: float = 0.0) -> WidthChoice | None:
                 f"layer {name!r}: too many ways to keep the limit of its inputs together; try another"
             )
         for child in _partition(tables, barred, places, (broken, *tables.inputs[broken])):
-            found = _relaxed(tables, child, price)
+            found = _relaxed(tables, child, weight)
             nodes += 1
             if found is not None:
                 heapq.heappush(heap, (found[0], nodes, found[1], child))
@@ -117,42 +119,43 @@ def _allowed_pairs(tables: CostTables, layer: int, left: Sequence[Mask]) -> list
     return fits
 
 
-def _relaxed(tables: CostTables, barred: Barred, price: float) -> tuple[float, tuple[int, ...]] | None:
+def _relaxed(tables: CostTables, barred: Barred, weight: Floats | None) -> tuple[float, tuple[int, ...]] | None:
     """The least sum and its widths where each input of a join has the whole limit, less what the others must move."""
     many = len(tables.widths)
-    dear = 1 + price * tables.widths
-    limits = tables.problem.limit is not None
-    left: list[Mask] | None = None
-    if barred:
-        left = [np.ones(many, dtype=bool) for _ in tables.own]
-        for layer, places in barred.items():
-            left[layer][list(places)] = False
-    factors: list[Factor] = []
-    for layer, theirs in enumerate(tables.inputs):
-        own = tables.own[layer]
-        allowed = tables.allowed[layer]
-        room = allowed * ROUNDING / tables.widths if limits and allowed < np.inf else None
-        alone = own * dear if price else own
-        if room is not None and not theirs:
-            alone = np.where(own <= room, alone, np.inf)
-        if left is not None and layer in barred:
-            alone = np.where(left[layer], alone, np.inf)
-        if room is not None and len(theirs) > 1:
-            fits = _allowed_pairs(tables, layer, left or [np.ones(many, dtype=bool)] * len(tables.own))
-        for place, other in enumerate(theirs):
-            pair = tables.moves[other]
-            cost = pair * dear if price else pair
-            if room is not None:
-                cost = np.where(fits[place] if len(theirs) > 1 else pair + own <= room, cost, np.inf)
-            factors.append(Factor((other, layer), cost) if other < layer else Factor((layer, other), cost.T))
-        factors.append(Factor((layer,), alone))
     try:
-        return eliminate(len(tables.own), many, factors)
+        return eliminate(len(tables.own), many, layer_factors(tables, barred, weight))
     except TooManyChoices as error:
         names = ", ".join(repr(tables.problem.layers[each].name) for each in error.args[0])
         raise BurstProblemError(
             f"layers {names}: {many} widths of each, chosen together, are too many to search"
         ) from None
+
+
+def layer_factors(tables: CostTables, barred: Barred, weight: Floats | None) -> list[Factor]:
+    """The sum's terms: one for each layer and for each edge, infinite where the limit forbids."""
+    every = np.ones(len(tables.widths), dtype=bool)
+    left = [every] * len(tables.own)
+    for layer, places in barred.items():
+        left[layer] = every.copy()
+        left[layer][list(places)] = False
+    factors: list[Factor] = []
+    for layer, theirs in enumerate(tables.inputs):
+        own = tables.own[layer]
+        room = tables.allowed[layer] * ROUNDING / tables.widths if tables.allowed[layer] < np.inf else None
+        alone = own if weight is None else own * weight
+        if room is not None and not theirs:
+            alone = np.where(own <= room, alone, np.inf)
+        if layer in barred:
+            alone = np.where(left[layer], alone, np.inf)
+        fits = _allowed_pairs(tables, layer, left) if room is not None and len(theirs) > 1 else None
+        for place, other in enumerate(theirs):
+            move = tables.moves[other]
+            cost = move if weight is None else move * weight
+            if room is not None:
+                cost = np.where(fits[place] if fits else move + own <= room, cost, np.inf)
+            factors.append(Factor((other, layer), cost))
+        factors.append(Factor((layer,), alone))
+    return factors
 
 
 def _broken_join(tables: CostTables, places: Sequence[int]) -> int | None:
@@ -202,7 +205,7 @@ def eliminate(layers: int, many: int, factors: Sequence[Factor]) -> tuple[float,
         mine = holding[layer]
         order.append((layer, mine))
         scope = tuple(sorted(near[layer]))
-        table = _least_over(layer, scope, mine, many)
+        table = least_over(layer, scope, mine, many)
         if not scope:
             value += float(table)
             if value == np.inf:
@@ -225,7 +228,7 @@ def eliminate(layers: int, many: int, factors: Sequence[Factor]) -> tuple[float,
     return value, tuple(places)
 
 
-def _least_over(layer: int, scope: tuple[int, ...], factors: Sequence[Factor], many: int) -> Floats:
+def least_over(layer: int, scope: tuple[int, ...], factors: Sequence[Factor], many: int) -> Floats:
     """The table over `scope` of the least sum of the factors over the widths of a layer."""
     if many ** (len(scope) + 1) > LARGEST_TABLE:
         raise TooManyChoices((*scope, layer))

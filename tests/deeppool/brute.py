@@ -67,7 +67,7 @@ def best_in_sequence(problem: Document) -> float | None:
     best = None
     for chosen, times in every_plan(problem):
         used = sum(chosen[name] * took for name, took in times.items())
-        if problem["budget"] is not None and used > problem["budget"] * one_gpu * (1 + 1e-9):
+        if problem["budget"] is not None and used > problem["budget"] * one_gpu * (1 + 1e-12):
             continue
         total = sum(times.values())
         best = total if best is None else min(best, total)

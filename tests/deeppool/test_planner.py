@@ -96,3 +96,28 @@ def test_the_answer_says_what_data_parallelism_takes_and_what_is_extrapolated() 
     assert answer["data_parallel"]["gpu_ms"] == pytest.approx(8 * (a_ms + b_ms))
     assert answer["one_gpu_ms"] == pytest.approx(9.0 + 0.4 + 31 * 0.3)
     assert made.layers[0].start_ms == pytest.approx(made.layers[1].time_ms), "a runs first, which b reads"
+
+
+@pytest.mark.parametrize("kind", [brute.random_chain, brute.random_graph])
+def test_a_plan_within_a_budget_is_the_best_of_all_and_says_so_only_if_it_is(
+    kind: Callable[[random.Random], brute.Document],
+) -> None:
+    draw, refused, proven = random.Random(f"budgets {kind.__name__}"), 0, 0
+    many = seeds(400)
+    for _ in range(many):
+        document = kind(draw)
+        document["budget"] = draw.choice([0.9, 1, 1.05, 1.2, 1.5, 2, 3])
+        document["limit"] = document["limit"] if draw.random() < 0.4 else None
+        best, made = brute.best_in_sequence(document), plan(document)
+        if best is None:
+            assert made is None, document
+            refused += 1
+            continue
+        assert made is not None, document
+        assert made.gpu_ms <= document["budget"] * made.one_gpu_ms * (1 + 1e-9), document
+        assert made.bound_ms <= best * (1 + 1e-9) <= made.time_ms * (1 + 2e-9), document
+        if made.optimal:
+            assert made.time_ms == pytest.approx(best, rel=1e-9), document
+            proven += 1
+    assert 0 < refused < many / 2
+    assert proven > 0.9 * (many - refused)

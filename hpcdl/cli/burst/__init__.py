@@ -1,0 +1,1 @@
+"""`hpcdl burst`: burst-parallel plans (DeepPool), made, compared and drawn."""
