@@ -25,6 +25,9 @@ from hpcdl.trainer.stages import Stages
 
 __all__ = ["run"]
 
+profiler: Callable[..., None] | None = None
+"""Called by `run` in the place of the training, where the script is run by burst_profile.py."""
+
 
 def run(
     model: Any,
@@ -70,6 +73,10 @@ def run(
     if total is None:
         raise ValueError("say how many steps there are: burst.run(total=...), or submit with --steps")
 
+    at = batches if callable(batches) else lambda step: batches[step % len(batches)]
+    if profiler is not None:
+        profiler(model, at(0)[0], amp)
+
     def train(world: World) -> None:
         training.train_in(
             world, Stages(stages, widths(plan, len(stages), world.size), loss, world.first, world.device, amp)
@@ -77,7 +84,7 @@ def run(
 
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, **parts}
     training = BurstTraining(session, train, parts, total, every, agree_every)
-    training.batches = batches if callable(batches) else lambda step: batches[step % len(batches)]
+    training.batches = at
     training.max_norm, training.seed, training.on_step = max_norm, seed, on_step
     elastic.start(training, None, timeout_s)
 

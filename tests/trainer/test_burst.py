@@ -92,7 +92,7 @@ def test_suspended_at_any_step(tmp_path: Path, origin: Preloaded) -> None:
             env |= {"HPCDL_SIGNAL": "hpcdl", "HPCDL_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
             children = start(origin, [[str(FIT), "--steps", "1000000", "--pace", "0.02"]] * 4, folder, **env)
             try:
-                hear(parent, len(found) + chance.randrange(1, 12), folder / "0")
+                hear(parent, children, len(found) + chance.randrange(1, 12), folder / "0")
                 parent.send("suspend", grace_s=60)
                 assert [parent.end(cast("subprocess.Popen[str]", child)) for child in children] == [0] * 4
             finally:
@@ -106,14 +106,15 @@ def test_suspended_at_any_step(tmp_path: Path, origin: Preloaded) -> None:
     assert losses(reference(origin, tmp_path / "whole", len(found), "0:4")) == found
 
 
-def hear(parent: Supervisor, step: int, path: Path) -> None:
+def hear(parent: Supervisor, children: list[Forked], step: int, path: Path) -> None:
     """Returns once the step is done, and reads what the ranks say meanwhile."""
 
     def reached() -> bool:
         parent.poll()
+        assert all(child.poll() is None for child in children), path.read_text()
         return max(losses(path), default=0) >= step
 
-    until(reached, f"step {step}: {path.read_text()}")
+    until(reached, f"step {step}")
 
 
 def reference(origin: Preloaded, folder: Path, steps: int, changes: str) -> Path:

@@ -1,6 +1,6 @@
 """`hpcdl burst plan`: how many GPUs each layer of a model is given. Needs no daemon.
 
-The planner is in hpcdl/deeppool; what it plans for is read in `document`.
+The planner is in hpcdl/deeppool; what it plans for is read in `document`, and measured by `profile`.
 """
 
 import time
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.burst.document import AMPLIFICATION, BATCH, GPUS, PROBLEM, read_with
+from hpcdl.cli.burst.profile import profile
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 @click.group()
 def burst() -> None:
     """Plan burst-parallel training: a number of GPUs for each layer (DeepPool)."""
+
+
+burst.add_command(profile)
 
 
 @burst.command(short_help="Plan the GPUs of each layer.")

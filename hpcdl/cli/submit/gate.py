@@ -24,19 +24,23 @@ def runs_gate(command: Sequence[str]) -> bool:
 def behind_gate(command: Sequence[str]) -> tuple[str, ...]:
     """The command with its script behind the gate. Raises ValueError where it runs no Python script."""
     words = tuple(command)
-    if runs_gate(words):
-        return words
+    return words if runs_gate(words) else run_by(GATE, words, "--gate")
+
+
+def run_by(module: Sequence[str], words: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """The command with its script run by a module of the trainer library, which is to be put before the script. Raises
+    ValueError where it runs no Python script; `option` is what asked for that."""
     at = 0
     if words[0].rpartition("/")[2] == "env":
         at = next((place for place, word in enumerate(words) if place and "=" not in word), 0)
     if not PYTHON.fullmatch(words[at].rpartition("/")[2]):
         launcher = launcher_of(words)
         why = f"{launcher} starts its ranks itself" if launcher else f"{words[at][:100]} is no Python interpreter"
-        raise ValueError(f"--gate is for python SCRIPT and python -m MODULE: {why}")
+        raise ValueError(f"{option} is for python SCRIPT and python -m MODULE: {why}")
     place = at + 1
     while place < len(words) and words[place].startswith("-") and not words[place].startswith(("-m", "-c")):
         if ISOLATED.fullmatch(words[place]):
-            raise ValueError(f"--gate: python {words[place]} does not look where hpcdl.trainer is: leave that out")
+            raise ValueError(f"{option}: python {words[place]} does not look where hpcdl.trainer is: leave that out")
         place += 2 if words[place] in WITH_VALUE else 1
     rest = words[place:]
     if rest and rest[0].startswith("-m"):
@@ -44,7 +48,7 @@ def behind_gate(command: Sequence[str]) -> tuple[str, ...]:
         if len(rest) < 2:
             rest = ()
     if not rest or rest[0].startswith("-c") or "-" in words[at + 1 : place]:
-        raise ValueError("--gate is for python SCRIPT and python -m MODULE: this command names neither")
+        raise ValueError(f"{option} is for python SCRIPT and python -m MODULE: this command names neither")
     if launcher := launcher_of(words):
-        raise ValueError(f"--gate is for python SCRIPT and python -m MODULE: {launcher} starts its ranks itself")
-    return (*words[:place], *GATE, *rest)
+        raise ValueError(f"{option} is for python SCRIPT and python -m MODULE: {launcher} starts its ranks itself")
+    return (*words[:place], *module, *rest)
