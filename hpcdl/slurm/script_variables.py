@@ -67,6 +67,7 @@ def script_variables(
         found["SLURM_NTASKS_PER_NODE"] = str(batch["tasks_per_node"])
     if environ.get("HPCDL_ARRAY_JOB"):
         found["SLURM_ARRAY_JOB_ID"] = environ["HPCDL_ARRAY_JOB"]
+        found["SLURM_ARRAY_TASK_ID"] = environ.get("HPCDL_ARRAY_INDEX", "")
     if (again := int(environ.get("HPCDL_INCARNATION") or 1) - 1) > 0:
         found["SLURM_RESTART_COUNT"] = str(again)
     return found

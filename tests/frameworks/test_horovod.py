@@ -66,7 +66,7 @@ def suspended_and_killed(two: Trained, launcher: str, framework: str, stops: Seq
     here = two._folder()
     job = two._submit(here, argv(launcher, framework), (*stops, 17), ("--gpus", "2"), {})
     for step in stops:
-        two._suspend(job, here, step)
+        two.suspend(job, here, step)
         two.cluster.cli("resume", str(job))
     two._until(job, here / "at-17")
     kill(rank_of(two.cluster, 1))

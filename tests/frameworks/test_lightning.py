@@ -1,8 +1,11 @@
 """Lightning with what is shipped: the final weights are those of a run that nothing happened to."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 
-from tests.frameworks.trained import HERE, Trained, check_stops
+from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, Trained, check_stops
 
 SCRIPT = str(HERE / "lightning_fit.py")
 
@@ -22,3 +25,24 @@ def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int,
     check_stops(began, saved, int(env.get("LIGHTNING_RANKS", "1")))
     assert parts == whole
     assert whole.startswith("24 ")
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["command", "script"])
+def test_its_own_requeue_keeps_its_work(trained: Trained, tmp_path: Path, batch: bool) -> None:
+    """Unchanged, as `--signal lightning` and as a batch script that asks for SIGUSR1: it goes on where it saved."""
+    command = [PYTHON, str(HERE / "lightning_requeue.py"), str(tmp_path / "out")]
+    if batch:
+        lines = ["#!/bin/bash", "#SBATCH --gpus-per-node=1 --ntasks-per-node=1 --signal=SIGUSR1@60"]
+        script = tmp_path / "job.sbatch"
+        script.write_text("\n".join([*lines, f"srun {shlex.join(command)}", ""]))
+        words = [str(script)]
+    else:
+        words = ["--signal", "lightning", "--resumes", str(tmp_path / "hpc_ckpt_*.ckpt"), "--", *command]
+    job = int(trained.cluster.cli("submit", "--json", *words)["jobs"][0]["id"])
+    trained.suspend(job, tmp_path, 13)
+    assert (tmp_path / "hpc_ckpt_1.ckpt").exists(), trained.log(job)
+    trained.cluster.cli("resume", str(job))
+    trained.cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
+    assert trained.cluster.job(job)["state"] == "DONE", trained.log(job)
+    assert (tmp_path / "began").read_text().split() == ["0", "13"]
+    assert (tmp_path / "out").read_text() == "24"

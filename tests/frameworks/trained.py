@@ -35,7 +35,7 @@ class Trained:
         here = self._folder()
         job = self._submit(here, argv, stops, options, env)
         for step in stops:
-            self._suspend(job, here, step)
+            self.suspend(job, here, step)
             self.cluster.cli("resume", str(job))
         self.cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
         assert self.cluster.job(job)["state"] == "DONE", self.log(job)
@@ -46,7 +46,7 @@ class Trained:
         here = self._folder()
         job = self._submit(here, argv, stops, ("--retries", "0"), env)
         for step in stops:
-            self._suspend(job, here, step)
+            self.suspend(job, here, step)
             self.cluster.cli("resume", str(job))
         self.cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
         assert self.cluster.job(job)["state"] == "FAILED", self.log(job)
@@ -80,7 +80,8 @@ class Trained:
         self.job = int(answer["jobs"][0]["id"])
         return self.job
 
-    def _suspend(self, job: int, here: Path, step: int) -> None:
+    def suspend(self, job: int, here: Path, step: int) -> None:
+        """Suspends the job that waits for that at `step`, and says so in the folder `here`."""
         self._until(job, here / f"at-{step}")
         self.cluster.cli("suspend", str(job))
         self.cluster.until_state(job, "SUSPENDED", *ENDED, seconds=PATIENCE_S)

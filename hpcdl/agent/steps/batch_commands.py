@@ -36,8 +36,10 @@ def main(name: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     if name == "scontrol" and plain[:1] == ["show"] and len(plain) > 1 and plain[1].lower().startswith("host"):
         sys.stdout.write(_hosts(plain[1].lower(), plain[2:], environ))
         return 0
-    own = job != "" and any(re.fullmatch(rf"(?:.*[=,])?{re.escape(job)}(?:[_.\[,].*)?", word) for word in words)
-    if own and name == "scontrol" and plain[:1] == ["requeue"]:
+    array, task = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    ids = "|".join(re.escape(each) for each in (job, array) if each)
+    own = ids != "" and any(re.fullmatch(rf"(?:.*[=,])?(?:{ids})(?:[_.\[,].*)?", word) for word in words)
+    if name == "scontrol" and plain[:1] == ["requeue"] and plain[1:] in ([job], [f"{array}_{task}"]):
         (run_folder(environ) / REQUEUE).touch()
         return 0
     if own:

@@ -16,6 +16,7 @@ import click
 from hpcdl.batch.system import systems
 from hpcdl.cli.params import user_name
 from hpcdl.cli.submit.gate import behind_gate, runs_gate
+from hpcdl.cli.submit.lightning import SRUN, as_tasks
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
@@ -73,6 +74,9 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     command = tuple(command) if array is None else with_sweeps(command, given["sweep"])
     name = default_name(command) if name is None else name
     command = behind_gate(command) if given["gate"] else command
+    means, batch = _means(given["rescale"], command, nodes), given.get("batch")
+    if given["signal"] == "lightning" and batch is None:
+        command, batch = as_tasks(command, name, (low, high, counts), nodes)
     folder = Path(given["cwd"] or ".")
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
@@ -92,7 +96,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         checkpoint_dir=str(Path(checkpoints).absolute()) if checkpoints else None,
         grace_s=given["grace"],
         gate=runs_gate(command),
-        rescale=_means(given["rescale"], command, nodes),
+        rescale=means,
         deadline=given["deadline"][0],
         ect=given["deadline"][1],
         accuracy_target=given["accuracy"],
@@ -101,7 +105,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         memory_mib=given["mem"],
         gpu_memory_mib=given["gpu_memory"],
         time_s=given["time"],
-        batch=given.get("batch") if _means(given["rescale"], command, nodes) == "restart" else None,
+        batch=batch if means == "restart" else None,
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))
@@ -292,12 +296,13 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
     here = folder.is_dir()
     if not here:
         yield f"{folder} is not a folder on this machine; the job needs it where it runs"
-    program = spec.command[0]
+    command = spec.command[1:] if spec.signal == "lightning" and spec.command[0] == SRUN else spec.command
+    program = command[0]
     if array and named((program,)):
         return
     env = dict(spec.env)
     if program == "env":
-        program = next((word for word in spec.command[1:] if "=" not in word), program)
+        program = next((word for word in command[1:] if "=" not in word), program)
     shown = program if len(program) <= 100 else f"{program[:100]}…"
     if "/" in program:
         if here and not os.path.exists(folder / program):

@@ -166,17 +166,6 @@ def _regex(value: str | None) -> str | None:
     return value
 
 
-@_checked
-def _signal(value: str) -> str:
-    if value == "lightning":
-        # Lightning saves where only a Slurm requeue finds it, and asks for that: all that was trained would be lost.
-        raise ValueError(
-            "lightning is no longer taken, for Lightning requeues through Slurm and loses what was trained; add the "
-            "callback of hpcdl.trainer.lightning to the script (docs/trainer-guide.md) and leave --signal out"
-        )
-    return value
-
-
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]"),
     click.option(
@@ -276,8 +265,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="In which it must checkpoint when it is suspended.",
     ),
     click.option(
-        "--signal", type=click.Choice(list(SIGNAL_PRESETS)), callback=_signal, default="hpcdl", show_default=True,
-        metavar="[hpcdl|submitit|hf|SIGTERM|SIGUSR1|SIGUSR2|none]",
+        "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
+        metavar="[hpcdl|lightning|submitit|hf|SIGTERM|SIGUSR1|SIGUSR2|none]",
         help="How it is asked to checkpoint and exit.",
     ),
     click.option(

@@ -197,10 +197,34 @@ def test_a_launcher_within_ours_is_refused(
     assert not [method for method, _, _ in fake.requests if method == "POST"]
 
 
-def test_lightning_has_a_callback(fake: FakeDaemon, hpcdl: Run) -> None:
-    refused = hpcdl("submit", "--signal", "lightning", "--", "true")
-    assert refused.code == 2
-    assert "add the callback of hpcdl.trainer.lightning" in refused.err
+def test_lightning_runs_as_tasks_of_slurm(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("submit", "--signal", "lightning", "--gpus", "2", "--", "env", "A=1", "true")
+    assert (done.code, done.err) == (0, "")
+    spec = fake.requests[-1][2]["jobs"][0]
+    assert (spec["command"], spec["name"]) == (["srun", "env", "A=1", "true"], "env")
+    batch = spec["batch"]
+    assert (batch["system"], batch["tasks_per_node"], batch["first_only"]) == ("slurm", 2, True)
+    assert not batch["variables"]
+    assert hpcdl("submit", "--signal", "lightning", "--", "bash", "-c", "true").code == 0
+    assert fake.requests[-1][2]["jobs"][0]["batch"]["variables"] == [["SLURM_JOB_NAME", "lightning"]]
+    missing = hpcdl("submit", "--signal", "lightning", "--", "./nowhere")
+    assert "nowhere is not there" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--gpus 1:2 -- true", "give a fixed number of them"),
+        ("--gpus 1,2 -- true", "give a fixed number of them"),
+        ("--nodes 1:2 --gpus 1 -- true", "give a fixed number of them"),
+        ("--gpus 2 -- torchrun --nproc-per-node 2 x.py", "within torchrun Lightning would not requeue"),
+    ],
+)
+def test_lightning_needs_a_task_for_each_gpu(fake: FakeDaemon, hpcdl: Run, words: str, why: str) -> None:
+    refused = hpcdl("submit", "--signal", "lightning", *words.split())
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert why in refused.err
+    assert not [method for method, _, _ in fake.requests if method == "POST"]
 
 
 @pytest.mark.parametrize(
