@@ -1,13 +1,14 @@
 """Horovod loops, with PyTorch or TensorFlow: ranks that agree on the step to suspend at, and one checkpoint of them.
 
-Horovod is the script's own: it imports it and calls `init`, and nothing here does before. Only rank 0 writes; random
-states are kept for each rank. A rank that loses another one raises what Horovod raises: the job then goes on from its
-last checkpoint. `torch.py` has what a checkpoint of PyTorch's holds, `loop.py` the loop.
+Horovod is the script's own: it imports it and calls `init`, after this was imported, and nothing here does before.
+Only rank 0 writes; random states are kept for each rank. A rank that loses another one raises what Horovod raises: the
+job then goes on from its last checkpoint. `torch.py` has what a checkpoint of PyTorch's holds, `loop.py` the loop.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.horovod_rendezvous import MPIRUN_SIZE, meet_under_mpirun
 from hpcdl.trainer.peers import RankAgreement
 from hpcdl.trainer.session import attach
 
@@ -23,12 +25,14 @@ RANDOM = "random.json"
 TENSORS = "tensorflow"  # how the names of TensorFlow's files begin
 END = "\n"  # of one rank's text, which is JSON in one line
 
+meet_under_mpirun()
+
 
 class HorovodRanks(RankAgreement):
     """By Horovod's own collectives, of whichever framework `init` was called for.
 
     With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
-    Raises RuntimeError before `init`.
+    Raises RuntimeError before `init`, and where each of several ranks of mpirun or jsrun would train alone.
     """
 
     def __init__(self, every: int = 1) -> None:
@@ -38,6 +42,11 @@ class HorovodRanks(RankAgreement):
         self._hvd: Any = next((module for module in found if module.is_initialized()), None)
         if self._hvd is None:
             raise RuntimeError("call hvd.init() first: import horovod.torch as hvd, or horovod.tensorflow")
+        if self._hvd.size() == 1 and os.environ.get(MPIRUN_SIZE, "1") != "1":
+            raise RuntimeError(
+                "mpirun or jsrun started several ranks, and Horovod knows of one alone: use mpirun on one node, import "
+                "hpcdl.trainer.horovod before hvd.init(), or build Horovod with MPI"
+            )
         self.by_torch = self._hvd.__name__ == MODULES[0]
         self._every = every
         self._calls = 0

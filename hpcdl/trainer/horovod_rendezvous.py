@@ -1,24 +1,31 @@
 """Where Horovod's ranks meet, and what they are told to be: the store over HTTP that Horovod's Gloo controller asks.
 
-`python -m hpcdl.trainer.ranks N --horovod` keeps it while its ranks live, as horovodrun would; it is then bound to the
-loopback address, and ranks of other nodes never meet here. Of an elastic job rank 0 keeps one for each membership.
-Standard library only.
+`python -m hpcdl.trainer.ranks N --horovod` keeps it while its ranks live, as horovodrun would, and of ranks that mpirun
+started rank 0 does; it is then bound to the loopback address, and ranks of other nodes never meet here. Of an elastic
+job rank 0 keeps one for each membership. Standard library only.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 HOST = "127.0.0.1"
 NODE = "localhost"  # the name of the only one
 INTERFACE = "lo"
 VALUE_LIMIT = 1 << 20  # bytes; an address of Gloo's has some hundred
+MPIRUN = "PMIX_NAMESPACE"  # which mpirun started this rank
+MPIRUN_SIZE = "OMPI_COMM_WORLD_SIZE"
+MPIRUN_WAIT_S = 600.0  # for rank 0, which imports what the others import
+POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,38 @@ def sizes(nodes: Sequence[str], ranks: Sequence[int]) -> dict[str, int]:
     found = {f"local_{node}": here for node, here in zip(nodes, ranks)}
     found.update((f"cross_{each}", sum(here > each for here in ranks)) for each in range(max(ranks)))
     return {"global": sum(ranks), **found}
+
+
+def meet_under_mpirun() -> None:
+    """Before `hvd.init()`: ranks that Open MPI's mpirun started on this node, in a job of hpcdl, get what horovodrun
+    would give them, so that a Horovod built without MPI makes one group of them. Elsewhere it does nothing.
+
+    What chooses between MPI and Gloo (HOROVOD_CONTROLLER, HOROVOD_CPU_OPERATIONS) is not set: a Horovod that has MPI
+    goes on to use it, and reads nothing of this. Raises OSError; TimeoutError where rank 0 does not come.
+    """
+    environ = os.environ
+    launch, size = environ.get(MPIRUN), environ.get(MPIRUN_SIZE, "1")
+    if not launch or not environ.get("HPCDL_SOCKET") or "HOROVOD_RANK" in environ:
+        return
+    if size == "1" or size != environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"):
+        return  # of other nodes nobody could come to a loopback address
+    rank, ranks = int(environ["OMPI_COMM_WORLD_RANK"]), int(size)
+    run_folder = Path(environ["HPCDL_SOCKET"]).parent
+    path = run_folder / f"horovod.{environ.get('HPCDL_INCARNATION', '0')}.{launch}"
+    if rank == 0:
+        rendezvous = Rendezvous(HOST, sizes([NODE], [ranks]))
+        rendezvous.start()  # for as long as this process lives: Horovod may be initialised again
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_text(str(rendezvous.server_address[1]))
+        os.replace(temporary, path)
+    until = time.monotonic() + MPIRUN_WAIT_S
+    while not path.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"rank 0 of {ranks} ranks of mpirun has not come for {MPIRUN_WAIT_S:.0f} s")
+        time.sleep(POLL_S)
+    found = slot([ranks], 0, rank).environment(NODE, HOST, int(path.read_text()), INTERFACE)
+    del found["HOROVOD_CONTROLLER"], found["HOROVOD_CPU_OPERATIONS"]
+    environ.update(found)
 
 
 class Rendezvous(ThreadingHTTPServer):

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from tests.system.cluster import Cluster, kill
 BIN = Path(PYTHON).parent
 NOT_BUILT = BIN.parent / "horovod-not-built"
 STEPS = "20"
+RANKS = ("-m", "hpcdl.trainer.ranks", "2", "--horovod", "--")
 LAUNCHERS = {
     "horovodrun": (str(BIN / "horovodrun"), "-np", "2"),
-    "ranks": ("-m", "hpcdl.trainer.ranks", "2", "--horovod", "--"),
+    "ranks": (PYTHON, *RANKS),
+    "mpirun": ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"),
 }
 pytestmark = pytest.mark.skipif(
     not (BIN / "horovodrun").exists(),
@@ -38,13 +41,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
 DOCS = ROOT / "docs"
 
 
-def argv(launcher: str, framework: str) -> Sequence[str]:
-    return (*LAUNCHERS[launcher], PYTHON, str(HERE / f"horovod_{framework}.py"), STEPS)
+def argv(framework: str) -> Sequence[str]:
+    return (str(HERE / f"horovod_{framework}.py"), STEPS)
 
 
 def rank_of(cluster: Cluster, number: int) -> int:
-    """The process that Horovod calls by this rank and that trains."""
-    (found,) = (pid for pid in cluster.tagged() if trains(pid) and f"HOROVOD_RANK={number}" in environment(pid))
+    """The process that was started as this rank and that trains."""
+    names = {f"HOROVOD_RANK={number}", f"OMPI_COMM_WORLD_RANK={number}"}
+    (found,) = (pid for pid in cluster.tagged() if trains(pid) and names.intersection(environment(pid)))
     return found
 
 
@@ -64,7 +68,7 @@ def trains(pid: int) -> bool:
 def suspended_and_killed(two: Trained, launcher: str, framework: str, stops: Sequence[int]) -> str:
     """What a job wrote that is suspended and resumed at `stops`, and one of whose ranks is killed later on."""
     here = two._folder()
-    job = two._submit(here, argv(launcher, framework), (*stops, 17), ("--gpus", "2"), {})
+    job = two._submit(here, argv(framework), (*stops, 17), ("--gpus", "2"), {}, (*LAUNCHERS[launcher], PYTHON))
     for step in stops:
         two.suspend(job, here, step)
         two.cluster.cli("resume", str(job))
@@ -85,7 +89,7 @@ HELD = ("suspend, resume bit-exact", "kill -9")
 
 @pytest.mark.holds("Horovod with torch", "horovodrun", "ranks of hpcdl's own", *HELD)
 def test_torch(two: Trained) -> None:
-    whole, began = two.run(argv("ranks", "torch"), (), "--gpus", "2")
+    whole, began = two.run((*RANKS, PYTHON, *argv("torch")), (), "--gpus", "2")
     assert whole.startswith("2 "), "ranks"
     assert began == [0]
     assert suspended_and_killed(two, "horovodrun", "torch", (3, 12)) == whole
@@ -94,9 +98,16 @@ def test_torch(two: Trained) -> None:
 
 @pytest.mark.holds("Horovod with TensorFlow", "horovodrun", "ranks of hpcdl's own", *HELD)
 def test_tensorflow(two: Trained) -> None:
-    whole, _ = two.run(argv("ranks", "tensorflow"), (), "--gpus", "2")
+    whole, _ = two.run((*RANKS, PYTHON, *argv("tensorflow")), (), "--gpus", "2")
     assert whole.startswith("2 "), "ranks"
     assert suspended_and_killed(two, "horovodrun", "tensorflow", (7,)) == whole
+
+
+@pytest.mark.holds("Horovod with torch", "mpirun", *HELD)
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun: apt-get install openmpi-bin")
+def test_mpirun(two: Trained) -> None:
+    whole, _ = two.run((*RANKS, PYTHON, *argv("torch")), (), "--gpus", "2")
+    assert suspended_and_killed(two, "mpirun", "torch", (3, 12)) == whole
 
 
 def shown(guide: str, name: str, folder: Path) -> str:
@@ -120,7 +131,7 @@ def runs(cluster: Cluster, *argv: str) -> str:
 @pytest.mark.holds("Horovod with torch", "the guides' scripts")
 def test_the_guides(two: Trained, tmp_path: Path) -> None:
     script = shown("trainer-guide.md", "horovod_train.py", tmp_path)
-    log = runs(two.cluster, "--gpus", "2", "--", PYTHON, *LAUNCHERS["ranks"], PYTHON, script)
+    log = runs(two.cluster, "--gpus", "2", "--", *LAUNCHERS["ranks"], PYTHON, script)
     assert "rank 1 of 2 has trained" in log
     script = shown("elastic.md", "horovod_elastic_train.py", tmp_path)
     log = runs(two.cluster, "--nodes", "1:2", "--gpus", "2", "--rescale", "horovod", "--", PYTHON, script)

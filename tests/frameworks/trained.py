@@ -64,7 +64,13 @@ class Trained:
         return here
 
     def _submit(
-        self, here: Path, argv: Sequence[str], stops: Sequence[int], options: Sequence[str], env: Mapping[str, str]
+        self,
+        here: Path,
+        argv: Sequence[str],
+        stops: Sequence[int],
+        options: Sequence[str],
+        env: Mapping[str, str],
+        program: Sequence[str] = (PYTHON,),
     ) -> int:
         told = {
             "PYTHONPATH": str(ROOT),
@@ -76,7 +82,7 @@ class Trained:
         }
         words = [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
         given = ["--checkpoint-dir", str(here / "checkpoints"), "--grace", "60", *words, *options]
-        answer = self.cluster.cli("submit", "--json", *given, "--", PYTHON, *argv, str(here / "out"))
+        answer = self.cluster.cli("submit", "--json", *given, "--", *program, *argv, str(here / "out"))
         self.job = int(answer["jobs"][0]["id"])
         return self.job
 

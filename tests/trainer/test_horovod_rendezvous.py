@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import http.client
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +88,66 @@ def test_slots_count_over_nodes() -> None:
 def test_a_slot_is_found_when_horovod_begins_again(store: Rendezvous) -> None:
     slot([1, 1], 1, 0).put("n2", HOST, store.server_address[1])
     assert asked(store, "GET", "/rank_and_size/n2:0") == (200, b"1,2,0,1,1,2")
+
+
+RANK_OF_MPIRUN = """
+import os, sys
+import hpcdl.trainer.horovod
+print({name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}, flush=True)
+sys.stdin.read()
+"""
+
+
+def rank_of_mpirun(folder: Path, rank: int, **more: str) -> subprocess.Popen[str]:
+    """A script that imports what Horovod's scripts import, as mpirun would start it in a job."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "HPCDL_SOCKET": str(folder / "socket"),
+        "PMIX_NAMESPACE": "451346433",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(rank),
+    }
+    argv = [sys.executable, "-c", RANK_OF_MPIRUN]
+    return subprocess.Popen(argv, env=env | more, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def said(rank: subprocess.Popen[str]) -> dict[str, str]:
+    """Its variables of Horovod."""
+    assert rank.stdout is not None
+    found: dict[str, str] = ast.literal_eval(rank.stdout.readline())
+    return found
+
+
+def test_ranks_of_mpirun_meet_at_a_store_that_rank_0_keeps(tmp_path: Path) -> None:
+    second = rank_of_mpirun(tmp_path, 1)  # it waits for rank 0
+    first = rank_of_mpirun(tmp_path, 0)
+    places = [said(first), said(second)]
+    assert [(each["HOROVOD_RANK"], each["HOROVOD_LOCAL_RANK"], each["HOROVOD_SIZE"]) for each in places] == [
+        ("0", "0", "2"),
+        ("1", "1", "2"),
+    ]
+    ports = {int(each["HOROVOD_GLOO_RENDEZVOUS_PORT"]) for each in places}
+    assert len(ports) == 1
+    connection = http.client.HTTPConnection(HOST, ports.pop(), timeout=60)
+    connection.request("GET", "/global/0")
+    assert connection.getresponse().status == 404, "nobody has put anything"
+    connection.close()
+    # A Horovod that has MPI chooses it by itself, as long as nothing says otherwise.
+    assert not any({"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"} & set(each) for each in places)
+    again = rank_of_mpirun(tmp_path, 1, PMIX_NAMESPACE="7", **places[1])  # what a rank itself starts
+    assert said(again) == places[1]
+    for each in (first, second, again):
+        each.communicate()
+        assert each.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "more", [{"PMIX_NAMESPACE": ""}, {"HPCDL_SOCKET": ""}, {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}], ids=str
+)
+def test_other_ranks_get_nothing(tmp_path: Path, more: dict[str, str]) -> None:
+    rank = rank_of_mpirun(tmp_path, 1, **more)
+    assert said(rank) == {}
+    rank.communicate()
+    assert list(tmp_path.iterdir()) == []
