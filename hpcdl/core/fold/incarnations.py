@@ -32,6 +32,7 @@ from hpcdl.core.model.incarnation import (
     IncarnationState,
     Stall,
     StopRequest,
+    Throttle,
     TrainingProgress,
 )
 from hpcdl.core.model.notice import NoticeKind
@@ -325,6 +326,13 @@ def _checkpoint_damaged(world: World, event: ev.CheckpointDamaged, at: float) ->
 @effect(ev.Noted, during=(GATED, RUNNING, SAVING), writes=(), decides=Decision.NONE)
 def _noted(world: World, event: ev.Noted, at: float) -> None:
     step_of(world, event)
+
+
+@effect(ev.Throttled, during=(RUNNING, SAVING), decides=Decision.NONE)
+def _throttled(world: World, event: ev.Throttled, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    throttle = Throttle(event.foreground, event.duty, event.limit, event.slowdown) if event.foreground else None
+    put(world, job, changed(incarnation, throttle=throttle))
 
 
 @effect(ev.JobStalled, during=(RUNNING,), notifies=NoticeKind.STALL)

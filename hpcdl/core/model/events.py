@@ -404,6 +404,16 @@ class Noted(Report):
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Throttled(Report):
+    """A background's step gate lets it run for another share of its time, by the slowdown of the job beside it."""
+
+    foreground: int = 0  # that job; 0: there is none any more
+    duty: float = 1.0  # from 0, the gate is closed, to 1
+    limit: float = 0.0  # of that job's slowdown
+    slowdown: float | None = None  # of that job; None: not known yet
+
+
 # --- incarnations: what is concluded ----------------------------------------------------------------------------------
 
 

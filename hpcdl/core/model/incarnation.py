@@ -167,6 +167,25 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttle:
+    """For how much of its time a background may run, as the agent found that the job beside it bears it."""
+
+    foreground: int  # the job beside it
+    duty: float  # from 0 to 1
+    limit: float  # of that job's slowdown, 0.1 for 10 %
+    slowdown: float | None  # of that job, as measured last; None: it is not known how fast it is alone
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        opens = f"may run {100 * self.duty:.0f} % of its time" if self.duty else "is held at a step"
+        if self.slowdown is None:
+            return f"{opens} beside job {self.foreground}: how fast that is alone is being measured"
+        slowed = f"job {self.foreground} is slowed down by {max(0.0, 100 * self.slowdown):.1f} %"
+        return f"{opens}: {slowed} (limit {100 * self.limit:.3g} %)"
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequest:
     """An incarnation was asked to suspend, to end, or first the one and then the other."""
 
@@ -247,6 +266,7 @@ class Incarnation:
 
     last_rescale: InPlaceRescale | None = None  # None before the first one
     idle_noted: bool = False  # GPUs that it leaves idle were recorded
+    throttle: Throttle | None = None  # of a background; None: nobody's slowdown holds it up
 
     @property
     def purpose(self) -> Purpose | None:

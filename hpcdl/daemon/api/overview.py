@@ -54,7 +54,7 @@ _OF_NODE = ("name", "connected", "lost", "leaving", "until", "reason")
 _GROWS = ("agents", "trainers")
 """Of the status, what grows with the number of nodes and jobs."""
 _DRAWN = (ev.IncarnationEvent, ev.NodeLost)
-_NOT_DRAWN = (ev.Progressed, ev.Noted, ev.Saved, ev.AtGate)
+_NOT_DRAWN = (ev.Progressed, ev.Noted, ev.Saved, ev.AtGate, ev.Throttled)
 
 
 @route("GET", "/v1/overview")

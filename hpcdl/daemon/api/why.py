@@ -226,6 +226,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         )
         lines.append(f"attempt {running.number} holds {where} as {running.placement.role}")
         lines += _that_go(world, running.placement, now)
+        lines += _shares(world, job, running)
     elif not job.finished:
         lines += [_on_its_way(pilot) for pilot in with_agents(world) if not (pilot.over or pilot.nodes)]
         lines += avoided_lines(world)
@@ -280,6 +281,16 @@ def _of_its_array(world: World, job: Job) -> str:
     members = members_of(lambda number: None if (each := world.jobs.get(number)) is None else each.spec, job.id)
     using = sum(number in world.targets or world.jobs[number].running is not None for number in members)
     return f"of array {job.spec.array} {using} have GPUs, or are about to; at most {job.spec.array_most} may"
+
+
+def _shares(world: World, job: Job, running: Incarnation) -> list[str]:
+    """What the step gate lets a background do; and of a foreground, each background beside it."""
+    lines = [] if running.throttle is None else [f"as a background it {running.throttle.text}"]
+    for number in sorted(world.live):
+        for each in world.jobs[number].live:
+            if each.throttle is not None and each.throttle.foreground == job.id:
+                lines.append(f"job {number}, a background beside it, {each.throttle.text}")
+    return lines
 
 
 def _that_go(world: World, placement: Placement, now: float) -> list[str]:

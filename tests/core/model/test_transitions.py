@@ -9,7 +9,7 @@ from hpcdl.core.fold.fold import Draft, fold
 from hpcdl.core.fold.incarnations import accepts
 from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Cause, IncarnationState, Placement, Purpose, Role, Share
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Placement, Purpose, Role, Share, Throttle
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.transitions import IllegalEvent, state_of
 from hpcdl.core.model.world import GpuInfo, JobState, World, validate
@@ -47,6 +47,7 @@ SAMPLES: dict[type[ev.Event], ev.Event] = {
         ev.GpusFreed(1, 1, 1, "n1"),
         ev.CheckpointDamaged(1, 1, 1, "n1", step=20, path="/c/damaged-step", why="flipped"),
         ev.Noted(1, 1, 1, "n1", text="hm"),
+        ev.Throttled(1, 1, 1, "n1", foreground=2, duty=0.3, limit=0.1, slowdown=0.07),
         ev.IncarnationEnded(1, 1, Cause.SUSPENDED, step=5),
     )
 }
@@ -278,3 +279,11 @@ def test_validate_finds_contradictions() -> None:
     del dead.active[1]
     with pytest.raises(ValueError, match="job 1: finished is False"):
         validate(dead)
+
+
+def test_a_throttle_is_noted_and_ends_with_its_foreground() -> None:
+    draft = draft_with(ev.StartRequested(1, 1, NODES, PLACEMENT))
+    draft.add(SAMPLES[ev.Throttled], 1.0)
+    assert incarnation_of(draft).throttle == Throttle(2, 0.3, 0.1, 0.07)
+    draft.add(ev.Throttled(1, 1, 1, "n1"), 2.0)
+    assert incarnation_of(draft).throttle is None

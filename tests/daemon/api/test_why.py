@@ -14,6 +14,7 @@ from hpcdl.core.model.incarnation import (
     Purpose,
     Share,
     StopRequest,
+    Throttle,
     TrainingProgress,
 )
 from hpcdl.core.model.job import JobSpec
@@ -227,3 +228,16 @@ def test_without_a_gpu_here_it_says_where_one_may_come_from() -> None:
     assert "(ask the batch system for some; HPCDL_EMULATE_GPUS=N" in why(nodes=inside)
     over = Pilot(3, spec, 90.0, 90.0, how="preempted")
     assert why(pilots={3: over}).endswith("(hpcdl pilots says why none is on its way)")
+
+
+def test_both_sides_of_a_shared_gpu_are_told_what_the_step_gate_does() -> None:
+    background = replace(RUNNING, throttle=Throttle(2, 0.23, 0.1, 0.0684))
+    world = replace(HERE, jobs={1: job(live=(background,)), 2: replace(job(live=(RUNNING,)), id=2)})
+    world.live.update({1: None, 2: None})
+    said = "may run 23 % of its time: job 2 is slowed down by 6.8 % (limit 10 %)"
+    assert f"as a background it {said}" in explain(world, world.jobs[1], {}, 100.0).details
+    assert f"job 1, a background beside it, {said}" in explain(world, world.jobs[2], {}, 100.0).details
+    closed = replace(background, throttle=Throttle(2, 0.0, 0.1, None))
+    told = "as a background it is held at a step beside job 2: how fast that is alone is being measured"
+    assert told in details(job(live=(closed,)))
+    assert "background" not in details(job(live=(RUNNING,)))
