@@ -155,7 +155,8 @@ def test_a_shell_on_a_terminal_that_is_as_before_afterwards(kept_cluster: Cluste
         until(lambda: said.count(b"ready:") == 1)
         os.write(ours, b"stty size; echo job $HPCDL_JOB\n")
         until(lambda: b"41 77\r\n" in said and f"job {job}\r\n".encode() in said and said.count(b"ready:") == 2)
-        os.write(ours, b"echo begun; sleep 600; echo slept\n")
+        # Who says it has begun is in the foreground by then: Ctrl-C between the shell's fork and exec would be lost.
+        os.write(ours, b"sh -c 'echo begun; exec sleep 600'; echo slept\n")
         until(lambda: b"\r\nbegun\r\n" in said)
         os.write(ours, b"\x03")
         until(lambda: said.count(b"ready:") == 3)
