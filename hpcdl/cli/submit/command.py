@@ -128,6 +128,7 @@ def submit(
         job, batch = call.job(given, ping=no_spool)
         found, entries = [job], [job.entry()]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
+    notes = _notes(found, output)
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
     if request_id is None:  # of one that is repeated, the folder may be its own by now
@@ -138,7 +139,8 @@ def submit(
     if strict or like is not None:  # what no node could run is the batch system's
         body["strict"] = True
     if dry_run:
-        tell(call.client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0), output, doubts)
+        answer = call.client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0)
+        tell(_with_notes(answer, found, notes, output), output, doubts)
         return
     try:
         answer = send(call.client, body, number=sum(each.size for each in found), spool=not no_spool and like is None)
@@ -154,7 +156,30 @@ def submit(
             say(str(each))
         if not batch.asked.gpus and not given["gpus"][0]:
             say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
-    show(answer, output, doubts)
+    show(_with_notes(answer, found, notes, output), output, doubts)
+
+
+def _notes(found: Sequence[JobRequest], output: Output) -> list[str]:
+    """Of each request the note that its script starts over after a suspend, "" for none; nothing where nobody reads."""
+    from hpcdl.cli.submit import starts_over
+
+    if output is Output.QUIET or (output is Output.TABLE and starts_over.quiet(os.environ)):
+        return []
+    return [starts_over.note(each.spec) for each in found]
+
+
+def _with_notes(
+    answer: dict[str, Any], found: Sequence[JobRequest], notes: Sequence[str], output: Output
+) -> dict[str, Any]:
+    """The answer, with the notes in its rows as JSON; else they are printed, each once."""
+    if output is Output.JSON and any(notes):
+        texts = [text for each, text in zip(found, notes, strict=True) for _ in range(each.size)]
+        rows = [row | {"starts_over": text} if text else row for row, text in zip(answer["jobs"], texts, strict=False)]
+        return answer | {"jobs": rows}
+    for text in dict.fromkeys(notes):
+        if text:
+            say(text)
+    return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if running is not None and running.state is IncarnationState.RUNNING and not can_suspend(job):
         lines.append(
             "nothing shows yet that it can checkpoint (hpcdl.attach(), --signal or --resumes): after a suspend it "
-            "would start over"
+            "would start over (docs/trainer-guide.md)"
         )
     if job.failures.total:
         used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""

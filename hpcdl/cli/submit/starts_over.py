@@ -1,0 +1,126 @@
+"""Whether the script of a job starts over after a suspend, as far as its text shows, and the note that says so.
+
+Certain only where all of it can be read here: nothing in it, or in the modules beside it, names hpcdl, a signal or a
+checkpoint, and it imports nothing but the standard library and frameworks that do none of this by themselves. Whatever
+is not certain is not said; `hpcdl why` says of a running job what it has shown.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.rules.launchers import MODULES, PROGRAMS
+
+FRAMEWORKS = frozenset({
+    "torch", "torchvision", "torchaudio", "tensorflow", "keras", "jax", "flax", "optax", "numpy", "scipy",
+    "pandas", "sklearn", "transformers", "datasets", "tokenizers", "accelerate", "lightning",
+    "pytorch_lightning", "deepspeed", "horovod", "timm", "einops", "torchmetrics", "evaluate", "peft", "trl",
+    "xgboost", "lightgbm", "PIL", "cv2", "matplotlib", "seaborn", "tqdm", "yaml", "wandb", "tensorboard",
+    "h5py",
+})  # fmt: skip
+"""Packages that save at no signal unless the script has them do it. They may all be imported; a package that is not
+known here may do anything."""
+KEEPS = re.compile(
+    r"hpcdl|signal|SIG[A-Z]{3}|submitit|checkpoint|ckpt|resum|restor|preempt|requeue|load_state|load_weights|load_model"
+    r"|torch\.load|orbax|\bload\("
+    # and what runs code that is not seen here
+    r"|\bexec\b|\beval\(|__import__|import_module|runpy|subprocess|os\.system|popen",
+    re.IGNORECASE,
+)
+"""Words of a script that may keep its work."""
+PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+OURS = ("hpcdl.trainer.gate", "hpcdl.trainer.ranks")
+"""Modules that start a script as it is."""
+CHARACTERS, FILES = 1 << 18, 50
+
+
+def note(spec: JobSpec) -> str:
+    """The line that the job starts over after a suspend; "" where that is not certain."""
+    if spec.signal != "hpcdl" or spec.resumes is not None or spec.rescale != "restart" or spec.batch is not None:
+        return ""
+    path = script_of(spec.command)
+    if not path or not _starts_over(os.path.join(spec.cwd, path)):
+        return ""
+    return (
+        f"{os.path.basename(path)} shows no way to checkpoint: after a suspend or a preemption it starts over "
+        "(docs/trainer-guide.md: the lines that change that; --resumes: it resumes by itself)"
+    )
+
+
+def quiet(environ: Mapping[str, str]) -> bool:
+    """Whether notes like it are not to be printed: by the user's word, or because no person reads them."""
+    silenced = bool(environ.get("HPCDL_QUIET")) or environ.get("HPCDL_VERBOSE") == "0"
+    return silenced or not on_terminal()
+
+
+def on_terminal() -> bool:
+    """Whether a person reads what is said."""
+    return sys.stderr.isatty()
+
+
+def script_of(command: Sequence[str]) -> str:
+    """The Python script that the words run, by an interpreter or by a launcher of ranks; "" for anything else."""
+    words = list(command)
+    if words[0].rpartition("/")[2] == "env":
+        words = words[next((place for place, word in enumerate(words) if place and "=" not in word), len(words)) :]
+    name = words[0].rpartition("/")[2] if words else ""
+    if not (PYTHON.fullmatch(name) or name in PROGRAMS or name == "accelerate"):
+        return ""
+    for place, word in enumerate(words):
+        if word.startswith("-c") and PYTHON.fullmatch(name):
+            return ""
+        if word == "-m" and not {*words[place + 1 : place + 2]} & {*MODULES, *OURS}:
+            return ""
+        if word.endswith(".py") and place:
+            return word
+    return ""
+
+
+def _starts_over(script: str) -> bool:
+    """Whether nothing in the script, or in what it imports, can keep its work."""
+    waiting, known = [script], {script}
+    while waiting:
+        path = waiting.pop()
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                text = file.read(CHARACTERS + 1)
+            if len(text) > CHARACTERS or len(known) > FILES or KEEPS.search(text):
+                return False
+            modules = _imports(text)
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return False
+        for level, module in modules:
+            top = os.path.dirname(script) if not level else os.path.normpath(os.path.join(path, *[".."] * level))
+            found = _files_of(module, top)
+            if not found and (level or module.partition(".")[0] not in sys.stdlib_module_names | FRAMEWORKS):
+                return False
+            waiting += [each for each in found if each not in known]
+            known.update(found)
+    return True
+
+
+def _imports(text: str) -> set[tuple[int, str]]:
+    """What a text imports: how many dots it is relative by, and the module or the name in one. Raises SyntaxError."""
+    import ast
+
+    found: set[tuple[int, str]] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {(0, each.name) for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            before = f"{node.module}." if node.module else ""
+            found |= {(node.level, before + each.name) for each in node.names}
+    return found
+
+
+def _files_of(module: str, top: str) -> list[str]:
+    """The files that an import of this name below `top` runs, as far as they are there."""
+    found, path = [], top
+    for part in module.split("."):
+        path = os.path.join(path, part)
+        found += [each for each in (f"{path}.py", os.path.join(path, "__init__.py")) if os.path.isfile(each)]
+        if not os.path.isdir(path):
+            break
+    return found
