@@ -10,7 +10,8 @@ from typing import Any
 
 from hpcdl.deeppool.budget import least_time_within
 from hpcdl.deeppool.costs import CostTables, cost_tables
-from hpcdl.deeppool.problem import BurstProblem, BurstProblemError
+from hpcdl.deeppool.parallel import least_time_side_by_side, too_many_branches
+from hpcdl.deeppool.problem import PARALLEL, BurstProblem, BurstProblemError
 from hpcdl.deeppool.search import layer_without_width, least_time
 
 
@@ -67,6 +68,8 @@ class BurstPlan:
 def plan_burst(problem: BurstProblem) -> BurstPlan:
     """The fastest plan within the limit and the budget. BurstProblemError: there is none, by the layer it fails at."""
     tables = cost_tables(problem)
+    if problem.branches == PARALLEL:
+        return _plan_side_by_side(tables)
     if problem.budget is None:
         choice = least_time(tables)
         if choice is None:
@@ -76,6 +79,20 @@ def plan_burst(problem: BurstProblem) -> BurstPlan:
     if found is None:
         raise no_plan(tables)
     return plan_in_sequence(tables, found.places, optimal=found.optimal, bound_ms=found.bound_ms)
+
+
+def _plan_side_by_side(tables: CostTables) -> BurstPlan:
+    problem = tables.problem
+    if problem.budget is not None:
+        raise BurstProblemError("a budget is kept with branches in sequence only: give a limit, or leave it out")
+    choice = least_time_side_by_side(tables)
+    if choice is not None:
+        return timed_plan(tables, choice.places, choice.starts, choice.first_gpus, choice.time_ms, optimal=True)
+    short = too_many_branches(tables)
+    if short is None:
+        raise no_plan(tables)
+    name = problem.layers[short[0]].name
+    raise BurstProblemError(f"layer {name!r}: its branches need {short[1]} GPUs side by side, of {problem.gpus}")
 
 
 def data_parallel(problem: BurstProblem, gpus: int | None = None) -> BurstPlan:

@@ -114,3 +114,98 @@ def random_graph(draw: random.Random) -> Document:
     for at in range(draw.randint(2, 5)):
         layers.append(random_layer(draw, f"l{at}", [each["name"] for each in layers if draw.random() < 0.6]))
     return random_problem(draw, layers)
+
+
+def random_branches(draw: random.Random) -> Document:
+    """A graph of branches and joins, nested ones among them, with a GPU for each branch or not."""
+    layers: list[Document] = []
+
+    def add(inputs: list[str]) -> str:
+        layers.append(random_layer(draw, f"l{len(layers)}", inputs))
+        return str(layers[-1]["name"])
+
+    def grow(source: str, depth: int) -> list[str]:
+        """Ends of what follows a layer."""
+        if len(layers) > 4 or draw.random() < 0.4:
+            return [add([source])]
+        ends = [end for _ in range(draw.randint(1, 2)) for end in grow(source, depth + 1)]
+        return ends if depth and draw.random() < 0.4 else [add(ends)]
+
+    first = add([])
+    ends = [end for _ in range(draw.randint(2, 3)) for end in grow(first, 1)]
+    if draw.random() < 0.2:
+        ends.append(first)
+    if draw.random() < 0.8:
+        add(ends)
+    document = random_problem(draw, layers, wide=False)
+    return document | {"branches": "parallel"}
+
+
+def best_side_by_side(problem: Document) -> float | None:
+    """The least time with branches side by side, None: there is no such plan.
+
+    A branch of a fork is all that lies between it and the join (its immediate post-dominator) behind one of its
+    readers, as far as it is connected without the fork; nested ones likewise.
+    """
+    layers = problem["layers"]
+    best = None
+    for chosen, times in every_plan(problem):
+        total = finish(layers, chosen, times, problem["gpus"])
+        if total is not None:
+            best = total if best is None else min(best, total)
+    return best
+
+
+def finish(layers: list[Document], chosen: dict[str, int], times: dict[str, float], gpus: int) -> float | None:
+    """When the last layer ends, None where the GPUs do not suffice: each layer starts once its inputs are done."""
+    ends: dict[str, float] = {}
+    for layer in layers:
+        ends[layer["name"]] = max([ends[name] for name in layer["inputs"]], default=0.0) + times[layer["name"]]
+    needed = gpus_needed({layer["name"]: set(layer["inputs"]) for layer in layers}, chosen)
+    return max(ends.values()) if needed <= gpus else None
+
+
+def gpus_needed(inputs: dict[str, set[str]], chosen: dict[str, int]) -> int:
+    """The GPUs of a graph: unconnected parts add up; else one layer is passed by all."""
+    if not inputs:
+        return 0
+    parts = connected(inputs)
+    if len(parts) > 1:
+        return sum(gpus_needed({name: inputs[name] & part for name in part}, chosen) for part in parts)
+    above = {name: ancestors(inputs, name) for name in inputs}
+    for name in inputs:
+        below = {each for each in inputs if name in above[each]}
+        if len(above[name]) + len(below) + 1 == len(inputs):
+            before = {each: inputs[each] & above[name] for each in above[name]}
+            after = {each: inputs[each] & below for each in below}
+            return max(chosen[name], gpus_needed(before, chosen), gpus_needed(after, chosen))
+    raise AssertionError("branches cross")
+
+
+def ancestors(inputs: dict[str, set[str]], name: str) -> set[str]:
+    found: set[str] = set()
+    left = list(inputs[name])
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += inputs[each]
+    return found
+
+
+def connected(inputs: dict[str, set[str]]) -> list[set[str]]:
+    near = {name: set(theirs) for name, theirs in inputs.items()}
+    for name, theirs in inputs.items():
+        for other in theirs:
+            near[other].add(name)
+    parts: list[set[str]] = []
+    for name in inputs:
+        if any(name in part for part in parts):
+            continue
+        part, left = {name}, [name]
+        while left:
+            more = near[left.pop()] - part
+            part |= more
+            left += more
+        parts.append(part)
+    return parts

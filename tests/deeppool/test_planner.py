@@ -121,3 +121,65 @@ def test_a_plan_within_a_budget_is_the_best_of_all_and_says_so_only_if_it_is(
             proven += 1
     assert 0 < refused < many / 2
     assert proven > 0.9 * (many - refused)
+
+
+def test_a_plan_with_branches_side_by_side_is_the_best_of_all_and_never_on_more_gpus() -> None:
+    draw = random.Random("side by side")
+    refused = crowded = nested = compared = 0
+    many = seeds(150)
+    while compared + refused < many:
+        document = brute.random_branches(draw)
+        if len(document["layers"]) > 6:
+            continue
+        best, made = brute.best_side_by_side(document), plan(document)
+        if best is None:
+            assert made is None, document
+            refused += 1
+            continue
+        compared += 1
+        assert made is not None, document
+        assert made.optimal
+        assert made.time_ms == pytest.approx(best, rel=1e-9), document
+        nested += any(layer.first_gpu > 0 for layer in made.layers)
+        for one in made.layers:
+            assert one.first_gpu + one.gpus <= document["gpus"]
+            for other in made.layers:
+                together = min(one.start_ms + one.time_ms, other.start_ms + other.time_ms) - 1e-9
+                if one.name < other.name and max(one.start_ms, other.start_ms) < together:
+                    crowded += 1
+                    assert not set(range(one.first_gpu, one.first_gpu + one.gpus)) & set(
+                        range(other.first_gpu, other.first_gpu + other.gpus)
+                    ), document
+    assert 0 < refused < compared * 2
+    assert crowded > many
+    assert nested > many / 10
+
+
+def side_by_side(gpus: int, inputs: dict[str, list[str]]) -> brute.Document:
+    layer = {"compute_ms": {"8": 1.0}, "parameter_bytes": 0, "activation_bytes_per_sample": 0}
+    return {
+        "schema": 1,
+        "gpus": gpus,
+        "global_batch": 8,
+        "limit": None,
+        "budget": None,
+        "branches": "parallel",
+        "widths": "powers-of-two",
+        "network": {"bytes_per_s": 1e10, "latency_s": 0},
+        "layers": [{"name": name, "inputs": theirs, **layer} for name, theirs in inputs.items()],
+    }
+
+
+def test_what_cannot_run_side_by_side_is_named() -> None:
+    fork = {"f": [], "a": ["f"], "b": ["f"], "c": ["f"], "j": ["a", "b", "c"]}
+    with pytest.raises(BurstProblemError, match="layer 'j': its branches need 3 GPUs side by side, of 2"):
+        plan_burst(read_problem(side_by_side(2, fork)))
+    assert plan_burst(read_problem(side_by_side(3, fork))).time_ms == pytest.approx(3)
+    with pytest.raises(BurstProblemError, match="layers 'f', 'a', 'b', 'c', …: branches that cross cannot run"):
+        plan_burst(
+            read_problem(
+                side_by_side(8, {"f": [], "a": ["f"], "b": ["f"], "c": ["a", "b"], "d": ["a", "b"], "j": ["c", "d"]})
+            )
+        )
+    with pytest.raises(BurstProblemError, match="a budget is kept with branches in sequence only"):
+        plan_burst(read_problem(side_by_side(8, fork) | {"budget": 2}))
