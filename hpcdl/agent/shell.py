@@ -414,7 +414,7 @@ def _node(process: Process) -> str:
 MOST = 16
 """So many at once on a node."""
 
-NOT_FOR_OTHERS = ("HPCDL_TAG", "HPCDL_SOCKET", "HPCDL_CHECKPOINT_DIR")
+NOT_FOR_OTHERS = ("HPCDL_TAG", "HPCDL_SOCKET", "HPCDL_CHECKPOINT_DIR", "HPCDL_LOCAL_CHECKPOINT_DIR")
 """By these a process would be a rank of the trainer, or write checkpoints as one."""
 
 

@@ -4,6 +4,7 @@ What the daemon asks for and this node cannot do is a StartRefusal, before anyth
 supervisor/start_file.py.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -56,6 +57,7 @@ def make_start(
         raise StartRefusal("the request to start says not what")
     tag = site.tag((request.job, request.incarnation))
     directory = order.checkpoint_dir or spec.checkpoint_dir or None
+    local = local_checkpoints(site, request.job, directory) if spec.nodes == (spec.nodes_max or 1) == 1 else None
     membership = request.membership if formed is None else formed.membership
     environment = job_environment(os.environ, spec) | {
         "HPCDL_JOB": str(request.job),
@@ -133,9 +135,20 @@ def make_start(
             identity=order.identity,
             continue_from=spec.continue_from,
             memory_mib=spec.memory_mib,
+            local_checkpoint_dir=local,
         )
     except BadStart as error:
         raise StartRefusal(str(error)) from None
+
+
+def local_checkpoints(site: AgentContext, job: int, directory: str | None) -> str | None:
+    """Where a job on this node alone saves first; None where the site has no such storage. Another checkpoint folder,
+    as after a start from scratch, has another one here."""
+    root = site.settings.local_checkpoints
+    if root is None or directory is None:
+        return None
+    name = f"{site.instance}-{job}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
+    return os.path.join(os.path.expandvars(root), f"hpcdl-{os.geteuid()}", name)
 
 
 STEPS = str(Path(__file__).with_name("steps") / "__main__.py")

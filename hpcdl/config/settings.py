@@ -117,6 +117,9 @@ class Config:
     node_name: str | None = _text(None, _NODE, "a node's name")
     viewers_group: str | None = _text(None, _GROUP, "a group's name")
     viewers_folder: str = _text("/dev/shm", _PATH, "the path of a folder")  # noqa: S108
+    local_checkpoints: str | None = _text(
+        None, re.compile(r"[/$][^\0\n]*"), "the absolute path of a folder of each node"
+    )
     log_limit_bytes: int = _whole(1 << 30, 1 << 16, 1 << 50, "bytes")
     snapshot_every: int = _whole(5_000, 1, 10_000_000, "events")
     keep_events: int = _whole(100_000, 0, 1_000_000_000, "events")

@@ -49,8 +49,7 @@ class BackgroundSaves:
     def _run(self, step: int, write: Callable[[Path], object]) -> None:
         began = time.monotonic()
         try:
-            with self._session.checkpoint(step, self._together) as folder:
-                write(folder)
+            self._session.save(step, write, self._together)
             self._saved = step
         except BaseException as error:
             self._failure = error

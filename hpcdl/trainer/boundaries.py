@@ -76,8 +76,7 @@ class Boundaries:
     def _save(self, step: int, save: Callable[[Path], object]) -> None:
         if self.session.checkpoint_dir is None:
             return
-        with self.session.checkpoint(step, self.ranks) as folder:
-            save(folder)
+        self.session.save(step, save, self.ranks)
         self._saved = step
 
     def done(self, step: int) -> None:

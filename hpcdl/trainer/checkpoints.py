@@ -7,6 +7,7 @@ hpcdl/agent/supervisor/claim.py.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -17,7 +18,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -246,6 +247,34 @@ def check_claim(directory: Path, incarnation: int, tag: str = "", membership: in
         raise StaleIncarnation(incarnation, newest, membership=formed)
 
 
+@dataclass(frozen=True)
+class Tier:
+    """Where checkpoints are written, and by whom: attempt `incarnation`, which has claimed the folder `claimed`.
+
+    `local`: storage of this node, which keeps the newest one and what is being drained. `known`: the digests that the
+    files must have, of a copy.
+    """
+
+    claimed: Path
+    incarnation: int
+    tag: str = ""
+    membership: int = 0
+    identity: str = ""
+    local: bool = False
+    known: Mapping[str, str] | None = None
+
+    def check_claim(self) -> None:
+        """See `check_claim`."""
+        check_claim(self.claimed, self.incarnation, self.tag, self.membership, self.identity)
+
+    def prune(self, newest: Checkpoint) -> None:
+        """Remove what `newest` has replaced."""
+        if self.local:
+            prune_local(newest.path.parent, newest)
+        else:
+            prune(newest.path.parent, newest, self.identity)
+
+
 @contextmanager
 def write(
     directory: Path,
@@ -255,6 +284,7 @@ def write(
     tag: str = "",
     membership: int = 0,
     identity: str = "",
+    tier: Tier | None = None,
 ) -> Iterator[Path]:
     """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
     raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
@@ -262,6 +292,7 @@ def write(
     One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped,
     unless `replace` is set, for runs that are not numbered. `tag`, `membership`, `identity`: see `check_claim`.
     """
+    tier = tier or Tier(directory, incarnation, tag, membership, identity)
     target = at(directory, step, incarnation)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".tmp-{target.path.name}-{os.getpid()}"
@@ -273,11 +304,11 @@ def write(
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
         checked = digests(temporary, list(sizes))
-        _publish(temporary, target, sizes, checked, replace, tag, membership, identity)
+        _publish(temporary, target, sizes, checked, replace, tier)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    check_claim(directory, incarnation, tag, membership, identity)
-    prune(directory, target, identity)
+    tier.check_claim()
+    tier.prune(target)
 
 
 @contextmanager
@@ -292,6 +323,7 @@ def write_together(
     tag: str = "",
     membership: int = 0,
     identity: str = "",
+    tier: Tier | None = None,
 ) -> Iterator[Path]:
     """As `write`, by every rank of a group at once: all are given one temporary folder, on a file system that they
     share, and each puts files of its own there. Rank 0 marks the checkpoint, after every rank has said that its files
@@ -300,6 +332,7 @@ def write_together(
 
     `gather(text)`: every rank's text, in the order of the ranks. `local_rank`: 0 on at least one rank of each node.
     """
+    tier = tier or Tier(directory, incarnation, tag, membership, identity)
     target = at(directory, step, incarnation)
     counts: set[int] = set()  # of answers: fewer of them in the middle are not the whole checkpoint's
 
@@ -330,7 +363,7 @@ def write_together(
 
     def publish() -> None:
         if rank == 0:
-            _publish(temporary, target, sizes, checked, replace, tag, membership, identity)
+            _publish(temporary, target, sizes, checked, replace, tier)
 
     named = [name for name in together(make) if name]
     if len(named) != 1:
@@ -353,8 +386,8 @@ def write_together(
         if rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
     if rank == 0:
-        check_claim(directory, incarnation, tag, membership, identity)
-        prune(directory, target, identity)
+        tier.check_claim()
+        tier.prune(target)
 
 
 def _raise(failure: BaseException | None) -> None:
@@ -395,18 +428,17 @@ def _publish(
     sizes: dict[str, int],
     checked: dict[str, str],
     replace: bool,
-    tag: str,
-    membership: int,
-    identity: str,
+    tier: Tier,
 ) -> None:
     """The temporary folder becomes the checkpoint, marked last."""
-    directory = target.path.parent
-    check_claim(directory, target.incarnation, tag, membership, identity)
+    if tier.known is not None and checked != tier.known:
+        raise OSError(errno.EIO, "the copy is not what was written", str(target.path))
+    tier.check_claim()
     if replace or not is_complete(target):
         _discard(target.path)
         os.rename(temporary, target.path)
-        sync_folder(directory)
-        _mark(target, sizes, checked, tag, identity)
+        sync_folder(target.path.parent)
+        _mark(target, sizes, checked, tier.tag, tier.identity)
 
 
 def prune(directory: Path, newest: Checkpoint, identity: str = "") -> None:
@@ -422,6 +454,73 @@ def prune(directory: Path, newest: Checkpoint, identity: str = "") -> None:
             if _whose(directory / name) not in ("", identity):
                 continue  # another job's, which may go on from it
             _discard(directory / name)
+
+
+def prune_local(directory: Path, newest: Checkpoint | None) -> None:
+    """Keep `newest` and what is being drained; None: remove what is left of all saves. What was set aside stays."""
+    for name in os.listdir(directory):
+        if (newest is None or name != newest.path.name) and (_NAME.fullmatch(name) or _TEMPORARY.fullmatch(name)):
+            with _lock_of(directory / name, fcntl.LOCK_EX) as free:
+                if free:
+                    _discard(directory / name)
+
+
+@contextmanager
+def _lock_of(path: Path, kind: int) -> Iterator[bool]:
+    """Whether nobody else holds a lock of the folder that excludes this one; not waited for, and held meanwhile."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            free = True
+        except OSError as error:
+            free = not isinstance(error, BlockingIOError)  # a file system without such locks
+        yield free
+    finally:
+        os.close(descriptor)
+
+
+def drain(source: Checkpoint, directory: Path, tier: Tier) -> Checkpoint | None:
+    """Copy a checkpoint of node-local storage into the folder that `tier` has claimed: temporary name, digests and
+    marker as of one that is written there. The copy; None where a newer one is there already.
+
+    Raises FileNotFoundError where the source was replaced meanwhile, StaleIncarnation, and OSError.
+    """
+    best = next(iter(complete(directory, tier.identity)), None)
+    if best is not None and best.order >= source.order:
+        return best if best.order == source.order else None
+    with _lock_of(source.path, fcntl.LOCK_SH):
+        known = json.loads(_small(source.path / MARKER))["digests"]
+        with write(
+            directory, source.step, source.incarnation, tier=dataclasses.replace(tier, known=known)
+        ) as temporary:
+            _copy(source.path, temporary)
+        copy = at(directory, source.step, source.incarnation)
+        shutil.copymode(source.path / MARKER, copy.path / MARKER)
+    return copy
+
+
+def _copy(source: Path, to: Path) -> None:
+    """All but the marker, with the rights that it has; links stay links."""
+    for folder, folders, names in os.walk(source):
+        below = to / Path(folder).relative_to(source)
+        below.mkdir(exist_ok=True)
+        below.chmod(stat.S_IMODE(os.stat(folder).st_mode) | stat.S_IRWXU)
+        for name in (*names, *(each for each in folders if os.path.islink(os.path.join(folder, each)))):
+            if Path(folder, name) != source / MARKER:
+                shutil.copy(os.path.join(folder, name), below / name, follow_symlinks=False)
+
+
+def size(checkpoint: Checkpoint) -> int:
+    """Bytes of its files, as its marker says; 0 where that cannot be read."""
+    try:
+        return sum(json.loads(_small(checkpoint.path / MARKER))["files"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0
 
 
 def _whose(path: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.horovod_rendezvous import MPIRUN_SIZE, meet_under_mpirun
 from hpcdl.trainer.peers import RankAgreement
 from hpcdl.trainer.session import attach
@@ -72,8 +72,7 @@ class HorovodRanks(RankAgreement):
 
     def choose(self, found: Checkpoint | None) -> Checkpoint | None:
         chosen = json.loads(self.gather(json.dumps(None if found is None else [found.step, found.incarnation]))[0])
-        directory = attach().checkpoint_dir
-        return None if chosen is None or directory is None else at(directory, *chosen)
+        return None if chosen is None else attach().stored(*chosen)
 
     def barrier(self) -> None:
         self.gather("")

@@ -207,7 +207,7 @@ class Training:
             return
         self.saves = True
         try:
-            loop.save_now(self.session, self.step, self._write)
+            loop.save_now(self.session, self.step, self._write, ranks=self.ranks())
             if self.session.writer:
                 self.saved = self.step
         finally:

@@ -171,7 +171,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._session.done(self._step)
 
         def _periodic(self) -> None:
-            self._saved = loop.save_periodically(self._session, self._step, self._write, self._saved)
+            self._saved = loop.save_periodically(self._session, self._step, self._write, self._saved, ranks=self._ranks)
 
         def _write(self, folder: Path) -> None:
             if not self._session.writer:

@@ -61,12 +61,12 @@ def steps(
             suspend(session, step, save, ranks, saved != step, together)
         if step == total:
             if saved != step:
-                save_now(session, step, save, together)
+                save_now(session, step, save, together, ranks)
             break
         if step > start and interval.due(step):
             began = time.monotonic()
             if background is None:
-                saved = save_periodically(session, step, save, saved, together)
+                saved = save_periodically(session, step, save, saved, together, ranks)
                 interval.saved(step, time.monotonic() - began if saved == step else None)
             elif session.checkpoint_dir is not None:
                 background.start(step)
@@ -77,13 +77,17 @@ def steps(
 
 
 def save_now(
-    session: Session, step: int, save: Callable[[Path], object], together: RankAgreement | None = None
+    session: Session,
+    step: int,
+    save: Callable[[Path], object],
+    together: RankAgreement | None = None,
+    ranks: RankAgreement | None = None,
 ) -> int | None:
-    """Write a checkpoint of `step`; its step, or None where there is no folder to write to. `together`: as `steps`."""
+    """Write a checkpoint of `step`; its step, or None where there is no folder to write to. `together`: as `steps`;
+    `ranks`: all that call this."""
     if session.checkpoint_dir is None:
         return None
-    with session.checkpoint(step, together) as folder:
-        save(folder)
+    session.save(step, save, together, ranks)
     return step
 
 
@@ -93,10 +97,11 @@ def save_periodically(
     save: Callable[[Path], object],
     saved: int | None,
     together: RankAgreement | None = None,
+    ranks: RankAgreement | None = None,
 ) -> int | None:
     """As `save_now`, but where the disk fails training goes on: then `saved`, the step of the checkpoint before."""
     try:
-        return save_now(session, step, save, together)
+        return save_now(session, step, save, together, ranks)
     except OSError as error:
         log.warning("the checkpoint of step %d failed, training goes on: %s", step, error)
         return saved
@@ -112,7 +117,7 @@ def suspend(
 ) -> None:
     """Checkpoint `step` if that is still needed, and exit; no rank leaves before the writer's save is durable."""
     if needed:
-        save_now(session, step, save, together)
+        save_now(session, step, save, together, ranks)
     ranks.barrier()
     session.exit_suspended()
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.session import Session, log
 from hpcdl.trainer.step_counters import StepCounters
 
@@ -84,11 +84,10 @@ class NodeRanks(RankAgreement):
         if self._rank == 0:
             return found
         texts = self._hear([0], self._absent)
-        directory = self._session.checkpoint_dir
-        if not texts or directory is None:
+        if not texts:
             return self._session.resume()
         chosen = json.loads(texts[0])
-        return None if chosen is None else at(directory, *chosen)
+        return None if chosen is None else self._session.stored(*chosen)
 
     def gather(self, text: str) -> list[str]:
         """Every rank's text, in the order of the ranks, save for ranks that do not come."""

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Protocol
 
 from hpcdl.trainer import checkpoints, exit, step_gate
 from hpcdl.trainer.channel import Channel, Refused
-from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation
+from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation, Tier
 from hpcdl.trainer.membership import Membership, from_packet
 
 log = logging.getLogger("hpcdl.trainer")
@@ -98,6 +98,11 @@ class Session:
         self.total = int(environ["HPCDL_STEPS"]) if environ.get("HPCDL_STEPS") else None
         chosen = environ.get("HPCDL_CHECKPOINT_DIR") or checkpoint_dir
         self.checkpoint_dir = Path(chosen) if chosen else None
+        # Where checkpoints are written, if not there at once: the supervisor copies them to `checkpoint_dir`.
+        local = environ.get("HPCDL_LOCAL_CHECKPOINT_DIR") if environ.get("HPCDL_CHECKPOINT_DIR") else None
+        self._local = Path(local) if local and self.inside else None
+        self._local_failed = False
+        self._bytes = 0  # of the newest checkpoint
         self._socket = environ.get("HPCDL_SOCKET", "")
         self._signal = PRESETS.get(environ.get("HPCDL_SIGNAL") or "hpcdl") if self.inside else None
         self._before: Any = None
@@ -333,19 +338,30 @@ class Session:
             return None
         if self.inside:
             checkpoints.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
-        for found in checkpoints.marked(self.checkpoint_dir, self._only):
+        folders = [each for each in (self._local, self.checkpoint_dir) if each is not None]
+        marked = [each for folder in folders for each in checkpoints.marked(folder, self._only)]
+        for found in sorted(marked, key=lambda each: each.order, reverse=True):  # of two the same, this node's first
             if before is not None and found.order >= before.order:
                 continue
             if self._is_whole(found):
                 self._durable = _Durable(found.step, found.path, 0.0)
+                self._bytes = 0 if self._local is None else checkpoints.size(found)
                 return found
         self._durable = None
-        if before is None and (names := checkpoints.aside(self.checkpoint_dir)):
-            error = checkpoints.DamagedCheckpoints(self.checkpoint_dir, names, self.job)
-            log.error("%s", error)
-            self.send("damaged", step=None, path="", why=str(error)[:2000])
-            raise error
+        for folder in folders:
+            if before is None and (names := checkpoints.aside(folder)):
+                error = checkpoints.DamagedCheckpoints(folder, names, self.job)
+                log.error("%s", error)
+                self.send("damaged", step=None, path="", why=str(error)[:2000])
+                raise error
         return None
+
+    def stored(self, step: int, incarnation: int) -> Checkpoint | None:
+        """The checkpoint that another rank of this node has chosen: on this node where it is, else in the shared
+        folder; None without one."""
+        if self._local is not None and os.path.lexists((here := checkpoints.at(self._local, step, incarnation)).path):
+            return here
+        return None if self.checkpoint_dir is None else checkpoints.at(self.checkpoint_dir, step, incarnation)
 
     def _is_whole(self, found: Checkpoint) -> bool:
         """Reads all of a checkpoint; one that is not what was written is set aside by the writer, and reported."""
@@ -374,6 +390,9 @@ class Session:
 
         `ranks`: of a training whose every rank writes files of its own into the one checkpoint; all of them call
         this at the same step, and the folder is on a file system that all nodes share: `checkpoints.write_together`.
+
+        On a node with a local tier it is written there, and drained by the supervisor. Where that fails for want of
+        disk this raises as ever, and the next one goes straight to the shared folder; `save` does not wait for that.
         """
         if ranks is None and not self.writer:
             scratch = Path(tempfile.mkdtemp(prefix="hpcdl-scratch-"))
@@ -388,15 +407,16 @@ class Session:
         if self.writer:
             self.send("saving", step=step)
         began = time.monotonic()
-        directory, mine = self.checkpoint_dir, self.incarnation
-        fence: dict[str, Any] = {"replace": not self.inside, "tag": self.tag, "identity": self.identity}
-        fence["membership"] = self.membership
+        mine, local = self.incarnation, self._saves_locally(ranks)
+        directory = local or self.checkpoint_dir
+        tier = Tier(self.checkpoint_dir, mine, self.tag, self.membership, self.identity, local=local is not None)
+        new = not self.inside
         try:
             with (
-                checkpoints.write(directory, step, mine, **fence)
+                checkpoints.write(directory, step, mine, new, tier=tier)
                 if ranks is None
                 else checkpoints.write_together(
-                    directory, step, mine, ranks.gather, self.rank, self.local_rank, **fence
+                    directory, step, mine, ranks.gather, self.rank, self.local_rank, new, tier=tier
                 )
             ) as temporary:
                 yield temporary
@@ -407,11 +427,66 @@ class Session:
                 self.send("save_failed", step=step, errno=number if isinstance(number, int) else None, why=why)
             if isinstance(error, StaleIncarnation):
                 log.error("%s", error)  # an exit says nothing by itself
+            elif local is not None and isinstance(error, OSError):
+                self._leave_local(str(error))
             raise
-        path = checkpoints.at(self.checkpoint_dir, step, self.incarnation).path
-        self._durable = _Durable(step, path, time.monotonic() - began)
+        written = checkpoints.at(directory, step, self.incarnation)
+        self._durable = _Durable(step, written.path, time.monotonic() - began)
+        self._bytes = 0 if local is None else checkpoints.size(written)
         if self.writer:
             self._say_saved(self._durable, final=False)
+
+    def save(
+        self,
+        step: int,
+        write: Callable[[Path], object],
+        together: Gathering | None = None,
+        others: Gathering | None = None,
+    ) -> None:
+        """A checkpoint of `step`, of the files that `write(folder)` puts there. Where node-local storage takes none it
+        is called again, for the shared folder. Raises as `checkpoint`.
+
+        `together`: as `ranks` there. `others`: the ranks that call this at the same step, where only one writes.
+        """
+        failure, tried = None, self._local is not None and not self._local_failed
+        try:
+            with self.checkpoint(step, together) as folder:
+                write(folder)
+        except OSError as error:
+            failure = error
+        again, ranks = failure is not None and tried, together or others
+        if self._local is not None and ranks is not None:
+            again = "1" in ranks.gather("1" if again else "0")
+        if again:
+            self._leave_local("another rank's failed")
+            with self.checkpoint(step, together) as folder:
+                write(folder)
+        elif failure is not None:
+            raise failure
+
+    def _saves_locally(self, ranks: Gathering | None) -> Path | None:
+        """The folder on this node, where the next checkpoint is to be written there."""
+        if self._local is None:
+            return None
+        if not self._local_failed and self._bytes and (self.writer or ranks is not None):
+            try:
+                free = shutil.disk_usage(self._local).free
+            except OSError as error:
+                self._leave_local(str(error))
+            else:
+                if free < self._bytes:
+                    self._leave_local(f"{free >> 20} MiB are free, and the last one had {self._bytes >> 20}")
+        if ranks is not None and "1" in ranks.gather("1" if self._local_failed else "0"):
+            self._leave_local("another rank's failed")
+        return None if self._local_failed else self._local
+
+    def _leave_local(self, why: str) -> None:
+        if not self._local_failed:
+            self._local_failed = True
+            if self.rank == 0:
+                log.warning(
+                    "checkpoints go straight to %s, for %s takes none: %s", self.checkpoint_dir, self._local, why
+                )
 
     def _say_saved(self, durable: _Durable, final: bool) -> None:
         body = {"incarnation": self.incarnation, "membership": self.membership, "step": durable.step}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.keras_variables import global_generator
 from hpcdl.trainer.peers import RankAgreement, node_ranks
 from hpcdl.trainer.session import attach
@@ -165,8 +165,7 @@ class Workers(RankAgreement):
             return found
         # Only the writer finds one; a step of 0 is one, too.
         number, step, incarnation = self._sum([0, 0, 0] if found is None else [1, found.step, found.incarnation])
-        directory = attach().checkpoint_dir
-        return None if number == 0 or directory is None else at(directory, step, incarnation)
+        return None if number == 0 else attach().stored(step, incarnation)
 
     def barrier(self) -> None:
         if self.count > 1:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.peers import RankAgreement, node_ranks, run_folder
 from hpcdl.trainer.session import attach
 
@@ -93,8 +93,7 @@ class Ranks(RankAgreement):
         tensor = self._tensor([-1, -1] if found is None else [found.step, found.incarnation])
         self._dist.broadcast(tensor, src=0, group=self._group)
         step, incarnation = tensor.tolist()
-        directory = attach().checkpoint_dir
-        return None if step < 0 or directory is None else at(directory, step, incarnation)
+        return None if step < 0 else attach().stored(step, incarnation)
 
     def barrier(self) -> None:
         if self._dist is None:

@@ -132,6 +132,7 @@ class Agent:
         self.clients: list[Client] = []
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.log = folder / "log"
+        self.program: tuple[str, ...] = ("-m", "hpcdl.agent.supervisor")
 
     def start(self, script: str | None, *, plain: bool = False, limits: Any = None, **order: Any) -> None:
         """Starts a supervisor for this Python script; `plain`: without the side channel by hand; None: see `order`."""
@@ -155,7 +156,7 @@ class Agent:
         lock = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         self.supervisor = subprocess.Popen(
-            [sys.executable, "-m", "hpcdl.agent.supervisor", str(self.run), "--lock-fd", str(lock)],
+            [sys.executable, *self.program, str(self.run), "--lock-fd", str(lock)],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             pass_fds=(lock,),
             start_new_session=True,

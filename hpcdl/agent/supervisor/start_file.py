@@ -81,6 +81,7 @@ class Start:
     batch: bool = False
     identity: str = ""  # the job's own, "" where it has none
     continue_from: str = ""  # as in a JobSpec
+    local_checkpoint_dir: str | None = None  # on this node: what is saved there is drained to `checkpoint_dir`
     memory_mib: int | None = None  # that its processes may take together; None: no limit
 
     def __post_init__(self) -> None:
@@ -109,7 +110,8 @@ class Start:
     def environment(self, socket_path: str) -> dict[str, str]:
         """What the trainer's process gets: at a gate, or without a grant, no GPU is visible."""
         gpus = NO_GPUS if self.gate or self.gpu_env is None else self.gpu_env
-        return {**self.env, **gpus, "HPCDL_TAG": self.tag, "HPCDL_SOCKET": socket_path}
+        local = {"HPCDL_LOCAL_CHECKPOINT_DIR": self.local_checkpoint_dir} if self.local_checkpoint_dir else {}
+        return {**self.env, **gpus, **local, "HPCDL_TAG": self.tag, "HPCDL_SOCKET": socket_path}
 
     def encode(self) -> bytes:
         """The content of start.json."""

@@ -1,7 +1,8 @@
 """The supervisor of one incarnation: `python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]`.
 
 It starts the trainer, holds the side channel, carries out suspends and ends, and writes what happened. It outlives the
-agent; the trainer never outlives it. One thread, standard library only; docs/protocols.md says what it speaks.
+agent; the trainer never outlives it. One thread, but for that of checkpoint_drain.py; standard library only;
+docs/protocols.md says what it speaks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, resources, run_folder
+from hpcdl.agent.supervisor.checkpoint_drain import CheckpointDrain
 from hpcdl.agent.supervisor.claim import Foreign, Stale, write_claim
 from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
@@ -35,6 +37,8 @@ TICK_S = 1.0
 
 FAST_TICK_S = 0.05  # while something is about to end
 
+DRAIN_TICK_S = 0.2
+
 CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed, or that fails again and again
 
 LINGER_S = 2.0  # for the agent to take the last records
@@ -52,7 +56,6 @@ class Supervisor:
     """The loop of one supervisor, from the start of its attempt to the `exit` record."""
 
     def __init__(self, start: Start, path: str, records: Records, listener: Listener, umask: int) -> None:
-        self._start = start
         self._path = path
         self._umask = umask
         self._records = records
@@ -63,11 +66,15 @@ class Supervisor:
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup.clear)
         self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
         self._trainer = TrainerProcesses(start.tag, records.folder)
+        self._drain = CheckpointDrain(start, self._durable, self._not_drained, self._note)
+        self._drain_until: float | None = None  # as was asked once the trainer had ended
+        self._start = start
         self._closing = Termination(start, self._trainer, self._record, self._clients.send, self._clock.now())
         self._drill = DrillKill(self._trainer, self._record)
         self._memberships = Memberships(start, self._trainer, self._record, self._clients.send)
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
+        self._start = self._with_local_tier(start)
         log = Log(start.log, start.log_limit_bytes, self._note)
         reader = ProgressReader(start.progress_regex, start.steps, self._note, start.progress)
         self._read_progress = reader
@@ -106,11 +113,16 @@ class Supervisor:
             self._guarded(self._turn)
         self._listener.close()
 
+    @property
+    def drains(self) -> bool:
+        """A checkpoint is still being copied; the time to wait for it is over."""
+        return self._drain.busy
+
     def _timeout(self) -> float:
         if self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None:
             return FAST_TICK_S
         dues = [due for due in (self._clients.next_due, self._drill.due, self._trainer.due) if due is not None]
-        return min([TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
+        return min([DRAIN_TICK_S if self._drain.busy else TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
 
     def _guarded(self, act: Callable[[], None]) -> None:
         # An error of ours in one packet or one look must not cost the job its trainer.
@@ -140,8 +152,11 @@ class Supervisor:
             self._ended_by = self._closing.ended_by
         if self._trainer.status is not None:
             if self._closing.emptied(now):
-                self._finish()
+                self._guarded(self._clients.drain)  # the word of what was saved last may be still on its way
+                if self._drain.over(now, self._drain_deadline):
+                    self._finish()
             return
+        self._drain.look(now)
         if self._failure is None and (why := self._memory.exceeded(os.getpid(), now)):
             self._give_up(Exit(FAILED, detail=why, oom=True))
         absent, limit = self._clients.absent_since, self._start.agent_absence_s
@@ -157,6 +172,12 @@ class Supervisor:
             self._closing.request(DONE, "", self._start.grace_s, now)
         self._closing.escalate(now)
         self._closing.watch_stopped(now)
+
+    @property
+    def _drain_deadline(self) -> float | None:
+        """Until when the exit waits for the drain: the end of the grace period of whoever asked for the end."""
+        asked = self._closing.deadline if self._ended_by not in (None, DONE) and self._failure is None else None
+        return min((due for due in (asked, self._drain_until) if due is not None), default=None)
 
     def _may_leave(self) -> bool:
         if self._exited_at is None:
@@ -175,6 +196,17 @@ class Supervisor:
         self._record("note", text=text)
 
     # start and gate
+
+    def _with_local_tier(self, start: Start) -> Start:
+        """Without it where this node's folder cannot be used."""
+        if start.local_checkpoint_dir is None:
+            return start
+        try:
+            self._drain.open()
+        except (OSError, NotPrivate) as error:
+            self._note(f"checkpoints go straight to {start.checkpoint_dir}: {error}"[:500])
+            return replace(start, local_checkpoint_dir=None)
+        return start
 
     def _begin(self) -> None:
         if not self._start.gate and not self._claim():
@@ -212,6 +244,8 @@ class Supervisor:
             self._save_errno = error.errno
         else:
             self._record("claimed", incarnation=start.incarnation)
+            if start.local_checkpoint_dir is not None:
+                self._drain.claimed()
             return True
         return False
 
@@ -247,13 +281,16 @@ class Supervisor:
             self._step = step if self._step is None else max(self._step, step)
 
     def on_agent(self, packet: packets.FromAgent) -> None:
-        """The agent commands; after the trainer has ended there is nothing left to command."""
+        """The agent commands; after the trainer has ended only how long a drain may take."""
         if isinstance(packet, packets.OpenPacket):
             self._open(packet.gpu_env)
             return
-        if self._trainer.status is not None:
-            return
         now, usual_s = self._clock.now(), self._start.grace_s
+        if self._trainer.status is not None:
+            if isinstance(packet, packets.SuspendPacket | packets.LeavePacket | packets.EndPacket):
+                due = now + (usual_s if packet.grace_s is None else packet.grace_s)
+                self._drain_until = due if self._drain_until is None else min(due, self._drain_until)
+            return
         match packet:
             case packets.DrillPacket():
                 self._drill.order(packet, now)
@@ -362,10 +399,21 @@ class Supervisor:
         self._drill.saved()
         if not writes:
             return  # what others saved is theirs
-        self._save_failed, self._save_errno = False, None
         self._closing.final = self._closing.final or packet.final
         self._reached(packet.step)
+        if self._start.local_checkpoint_dir is not None and self._drain.takes(packet.path):
+            self._drain.add(packet, self._clock.now())
+        else:
+            self._durable(packet)
+
+    def _durable(self, packet: packets.SavedPacket) -> None:
+        """A checkpoint is where all nodes see it."""
+        self._save_failed, self._save_errno = False, None
         self._record("saved", **asdict(packet))
+
+    def _not_drained(self, step: int, error: OSError) -> None:
+        self._save_failed, self._save_errno = True, error.errno
+        self._record("save_failed", step=step, errno=error.errno, why=f"it is on this node alone: {error.strerror}")
 
     # the end
 
@@ -389,6 +437,11 @@ class Supervisor:
                 how = replace(how, detail=why)
             if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either
                 how = Exit(launch.NOT_EXECUTABLE, detail=self._unloadable)
+            if how.code == 0 and self._ended_by is None and self._drain.error is not None:
+                # The end of training, which is on one node alone: no success.
+                self._save_failed, self._save_errno = True, self._drain.error.errno
+                how = Exit(CLAIM_FAILED, detail=f"its last checkpoint is on this node alone: {self._drain.error}")
+        self._drain.close()
         self._record(
             "exit",
             **how.fields,
@@ -441,7 +494,10 @@ def main(argv: list[str]) -> int:
         never: dict[str, object] = dict.fromkeys(("attached", "save_failed", "done"), False)
         records.append("exit", **end.fields, **never, ended_by=None, step=None)
         return 0
-    Supervisor(start, path, records, listener, umask).run()
+    supervisor = Supervisor(start, path, records, listener, umask)
+    supervisor.run()
+    if supervisor.drains:
+        os._exit(0)  # its threads may hang in the file system
     os.close(held)
     return 0
 

@@ -171,6 +171,11 @@ class Termination:
         return None if self._ending is None else self._ending.ended_by
 
     @property
+    def deadline(self) -> float | None:
+        """The end of the grace period, if anything was asked."""
+        return None if self._ending is None else self._ending.deadline
+
+    @property
     def killed(self) -> bool:
         """SIGKILL was sent by us."""
         return bool(self._killed)

@@ -151,6 +151,21 @@ def file_system(home: Path) -> Check:
     )
 
 
+def local_checkpoints(root: str | None) -> Iterator[Check]:
+    """The check of the folder in which jobs on this machine save first, where there is to be one."""
+    if root is None:
+        return
+    name, path = "local_checkpoints", Path(os.path.expandvars(root))
+    if not path.is_absolute() or not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+        why = f"{path} is no folder here that you may write in: jobs on this machine save straight to their folders"
+        yield warn(name, why, "make it on the nodes that have GPUs, or name another one; elsewhere it does no harm")
+    elif (mount := mount_of(path)).shared:
+        yield warn(name, f"{path} is on {mount.kind}, which other nodes share", "name a folder on a disk of the node")
+    else:
+        free = shutil.disk_usage(path).free >> 20
+        yield ok(name, f"{path}, on {mount.kind}, {free} MiB free")
+
+
 def _links(home: Path) -> bool:
     """Whether hard links can be made there; True where there is no folder yet to try it in."""
     if not home.is_dir():

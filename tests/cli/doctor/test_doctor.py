@@ -328,3 +328,18 @@ def test_a_site_of_short_queues(tmp_path: Path) -> None:
     site = read_site(path).site
     assert (site.walltime_min_s, site.walltime_max_s, site.pilots_max) == (300.0, 300.0, 2)
     assert site.queues == ()
+
+
+def test_a_folder_for_checkpoints_on_the_node(outside: Path, home: Path, tmp_path: Path, hpcdl: Run) -> None:
+    home.mkdir(mode=0o700)
+    config = home / "config.yaml"
+    for folder, state, told in (
+        (tmp_path, "OK", " MiB free"),
+        (tmp_path / "none", "WARN", "no folder here that you may write in"),
+        ("$NO_SUCH_VARIABLE", "WARN", "$NO_SUCH_VARIABLE is no folder here"),
+    ):
+        config.write_text(f"local_checkpoints: {folder}\n")
+        config.chmod(0o600)
+        found = by_name(hpcdl("doctor", "--json").value)["local_checkpoints"]
+        assert found["state"] == state
+        assert told in found["detail"]
