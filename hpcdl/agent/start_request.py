@@ -193,6 +193,8 @@ def job_environment(agent: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
     found["HPCDL_RESCALE"] = spec.rescale
     if spec.steps is not None:
         found["HPCDL_STEPS"] = str(spec.steps)
+    if spec.burst:
+        found["HPCDL_BURST_PLANS"] = json.dumps({plan.gpus: plan.widths for plan in spec.burst}, separators=(",", ":"))
     return found | variables(spec)
 
 

@@ -4,6 +4,7 @@ Only what the API answers is shown, in words; fields without a value are left ou
 """
 
 import shlex
+from collections.abc import Sequence
 
 import click
 
@@ -61,6 +62,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("annotations", annotations_text(row)),
             ("deadline", deadline_text(row)),
             ("profile", str(row.get("profile") or "")),
+            ("burst plans", _burst(spec.get("burst") or ())),
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
             ("step", step_text(row)),
             ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
@@ -98,6 +100,11 @@ def _print_job(row: Row, logs: list[str]) -> None:
     if logs:
         print()
         print_fields([("log", path) for path in logs])
+
+
+def _burst(plans: Sequence[Row]) -> str:
+    """What a burst-parallel job's iteration takes, by GPUs."""
+    return ", ".join(f"{plan['gpus']} GPUs {plan['time_ms']:.4g} ms" for plan in plans)
 
 
 def _drill(found: Row | None) -> str:

@@ -13,6 +13,8 @@ stages.py has one step; the planner is not here (`hpcdl burst plan`). PyTorch is
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +26,8 @@ from hpcdl.trainer.session import attach
 from hpcdl.trainer.stages import Stages
 
 __all__ = ["run"]
+
+PLANS = "HPCDL_BURST_PLANS"  # by number of ranks, as JSON: of a job that was submitted with --burst-plan, --burst-limit
 
 profiler: Callable[..., None] | None = None
 """Called by `run` in the place of the training, where the script is run by burst_profile.py."""
@@ -54,7 +58,8 @@ def run(
     for each sample. A residual block is one stage. `loss(output, target)`: the mean over the samples that it gets.
     `batches(step)`, or `batches[step % len(batches)]`: inputs and targets of the whole batch, the same on every rank; a
     rank takes its rows out of them by a slice. `plan`: ranks by stage, stage s runs on ranks 0 to plan[s]-1; a list
-    (cut where there are fewer ranks), such lists by number of ranks, or a function of it; None: all ranks.
+    (cut where there are fewer ranks), such lists by number of ranks, or a function of it; None: that of the job
+    (`submit --burst-plan`, `--burst-limit`), and outside of hpcdl all ranks.
 
     `amp`: the dtype of autocast; `scaler`: a GradScaler, for float16. `max_norm`: of the gradient, which is clipped.
     Before each step the random generators are seeded by `seed`, the step and the rank: so dropout is the same whatever
@@ -92,7 +97,9 @@ def run(
 def widths(plan: Any, stages: int, size: int) -> list[int]:
     """Ranks by stage, of a plan as `run` takes it, where there are `size` ranks. Raises ValueError."""
     if plan is None:
-        return [size] * stages
+        # hpcdl's: one counts for more GPUs, too, up to the next.
+        ready = {int(gpus): found for gpus, found in json.loads(os.environ.get(PLANS) or "{}").items()}
+        plan = {size: ready[max(gpus for gpus in ready if gpus <= size)] if ready else [size] * stages}
     if callable(plan):
         found = plan(size)
     elif isinstance(plan, Mapping):

@@ -27,6 +27,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--pace", type=float, default=0.0)
 parser.add_argument("--changes", default="")
+parser.add_argument("--job-plan", action="store_true", help="that of the job; rank 0 prints it")
 given = parser.parse_args()
 
 torch.manual_seed(7)
@@ -47,6 +48,8 @@ def batches(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def report(step: int, loss: float) -> None:
+    if given.job_plan:
+        os.write(1, f"plan {burst.widths(None, 4, torch.distributed.get_world_size())}\n".encode())
     os.write(1, f"step {step} {loss.hex()}\n".encode())
     time.sleep(given.pace)
 
@@ -75,4 +78,5 @@ if given.changes:
     changing()
 else:
     options = {"optimizer": optimizer, "scheduler": scheduler, "total": given.steps, "on_step": report}
-    burst.run(model, nn.functional.mse_loss, batches, plan=PLANS, timeout_s=60.0, **options)
+    plan = None if given.job_plan else PLANS
+    burst.run(model, nn.functional.mse_loss, batches, plan=plan, timeout_s=60.0, **options)

@@ -194,9 +194,13 @@ def test_blocks() -> None:
                 assert sum(moved.values()) == batch
 
 
-def test_plans() -> None:
+def test_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     by_size: Mapping[int, list[int]] = {2: [2, 1]}
     assert widths(None, 3, 4) == [4, 4, 4]
+    monkeypatch.setenv("HPCDL_BURST_PLANS", '{"1":[1,1],"2":[2,1],"4":[4,2]}')
+    assert [widths(None, 2, size) for size in (1, 2, 3, 5)] == [[1, 1], [2, 1], [2, 1], [4, 2]]
+    with pytest.raises(ValueError, match="for each of 3 stages"):
+        widths(None, 3, 4)
     assert widths([4, 2, 1], 3, 2) == [2, 2, 1]
     assert widths(by_size, 2, 2) == [2, 1]
     assert widths(lambda size: [size, 1], 2, 3) == [3, 1]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -42,28 +43,34 @@ def profile(
 
     hpcdl burst profile -o problem.json -- python train.py
     """
-    from hpcdl.agent.library import with_library
-
-    with tempfile.TemporaryDirectory(prefix="hpcdl-profile-") as folder:
-        made = Path(folder, "problem.json")
-        words = ["-m", MODULE, "--out", str(made), "--gpus", str(gpus)]
-        words += ["--bytes-per-s", repr(bytes_per_s), "--latency-s", repr(latency_s)]
-        words += [] if batch is None else ["--batch", str(batch)]
-        try:
-            argv = run_by(words, command, "burst profile")
-        except ValueError as error:
-            raise click.UsageError(str(error), ctx) from None
-        environ = os.environ | {"PYTHONPATH": with_library(os.environ.get("PYTHONPATH", ""), Path(folder))}
-        try:
-            code = subprocess.run(argv, env=environ, stdout=2, check=False).returncode
-        except OSError as error:
-            raise click.ClickException(f"cannot start {argv[0]}: {error.strerror}") from None
-        if not made.exists():
-            raise click.ClickException(f"{command[0]} ended with exit code {code} before anything was measured")
-        text = made.read_text(encoding="utf-8")
-    count = len(json.loads(text)["layers"])
+    options = ["--gpus", str(gpus), "--bytes-per-s", repr(bytes_per_s), "--latency-s", repr(latency_s)]
+    options += [] if batch is None else ["--batch", str(batch)]
+    try:
+        text = measure(command, Path.cwd(), options)
+    except ValueError as error:
+        raise click.UsageError(str(error), ctx) from None
     if out is None:
         click.echo(text, nl=False)
     else:
         replace_file(out, text, 0o644)
-        click.echo(f"{count} layers measured: {out}", err=True)
+        click.echo(f"{len(json.loads(text)['layers'])} layers measured: {out}", err=True)
+
+
+def measure(command: tuple[str, ...], folder: Path, options: Sequence[str]) -> str:
+    """The problem that a script's layers make, as JSON. `options`: of trainer/burst_profile.py.
+
+    Raises ValueError where the command is no Python script, and ClickException where nothing was measured.
+    """
+    from hpcdl.agent.library import with_library
+
+    with tempfile.TemporaryDirectory(prefix="hpcdl-profile-") as made_in:
+        made = Path(made_in, "problem.json")
+        argv = run_by(["-m", MODULE, "--out", str(made), *options], command, "burst profile")
+        environ = os.environ | {"PYTHONPATH": with_library(os.environ.get("PYTHONPATH", ""), Path(made_in))}
+        try:
+            code = subprocess.run(argv, env=environ, cwd=folder, stdout=2, check=False).returncode
+        except OSError as error:
+            raise click.ClickException(f"cannot start {argv[0]}: {error.strerror}") from None
+        if not made.exists():
+            raise click.ClickException(f"{command[0]} ended with exit code {code} before anything was measured")
+        return made.read_text(encoding="utf-8")

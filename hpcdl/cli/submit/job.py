@@ -15,6 +15,7 @@ import click
 
 from hpcdl.batch.system import systems
 from hpcdl.cli.params import user_name
+from hpcdl.cli.submit.burst import stage_plans
 from hpcdl.cli.submit.gate import behind_gate, runs_gate
 from hpcdl.cli.submit.lightning import SRUN, as_tasks
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
@@ -68,7 +69,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     `exports` among them: what a batch script wants of the environment, `batch` how it is run; the command is then the
     script's, with placeholders where it is an array. Raises ValueError and click.UsageError.
     """
-    low, high, counts = given["gpus"] if given["gpus"][0] else (1, None if given["profile"] else 1, ())
+    scales = given["profile"] or given["burst_plan"] or given["burst_limit"]
+    low, high, counts = given["gpus"] if given["gpus"][0] else (1, None if scales else 1, ())
     name, nodes = given["name"], given["nodes"]
     array = array_of(given["array"], given["sweep"], given["max_parallel"])
     command = tuple(command) if array is None else with_sweeps(command, given["sweep"])
@@ -80,12 +82,15 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     folder = Path(given["cwd"] or ".")
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
+    place = folder if folder.is_absolute() else here / folder
+    burst = stage_plans(given, command, place, None if high is None else high * nodes[1])
     spec = JobSpec(
         **{name: given[name] for name in _AS_GIVEN},
         command=command,
         name=name,
         user=user_name(os.getuid()),
-        cwd=str(folder if folder.is_absolute() else here / folder),
+        cwd=str(place),
+        burst=burst,
         gpus_min=low,
         gpus_max=high,
         gpus_counts=counts,

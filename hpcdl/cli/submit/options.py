@@ -229,6 +229,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--steps", type=click.IntRange(1, MOST_STEPS), metavar="N", help="Training steps in all, for estimated times."
     ),
     click.option(
+        "--burst-plan", metavar="FILE",
+        help="Burst-parallel: its plans are made of the layers in this file, which hpcdl burst profile writes.",
+    ),
+    click.option(
+        "--burst-limit", type=Finite(min=0, max=1e6, min_open=True), metavar="A",
+        help="Burst-parallel, each layer within A x its GPU-time on one GPU; without --burst-plan its layers are "
+        "measured first, here.",
+    ),
+    click.option(
         "--model", metavar="NAME",
         help="What it trains: without a profile, one is learnt for it and its script.  [default: its name]",
     ),
@@ -310,7 +319,8 @@ def job_options(command: Any) -> Any:
 
 SECTIONS: dict[str, str] = {
     "The job": "name env cwd gate trainer_library git after hold priority weight deadline",
-    "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile steps model accuracy",
+    "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
+    "model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
     "progress_regex retries stall notify",

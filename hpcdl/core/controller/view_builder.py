@@ -193,7 +193,7 @@ class Views:
         return view
 
     def _profile(self, world: World, job: Job, groups: tuple[Group, ...], profiles: Profiles) -> Profile | None:
-        named = job.spec.profile is not None
+        named = job.spec.profile is not None or bool(job.spec.burst)
         return self._named(world, job, profiles) if named else self._learnt(world, job, groups, profiles)
 
     def _named(self, world: World, job: Job, profiles: Profiles) -> Profile | None:

@@ -42,6 +42,9 @@ PRIORITY = 1000
 LARGEST = 1 << 53
 """Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
 
+MOST_WIDTHS = 10_000
+"""In all burst-parallel plans of a job: its trainers get them in an environment variable."""
+
 MOST_CPUS = 1 << 16
 LONGEST_S = 3650 * 86_400.0
 """A time limit beyond this is none."""
@@ -146,6 +149,21 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
+class StagePlan:
+    """How a burst-parallel job trains on so many GPUs, or on more up to those of its next plan. Raises ValueError."""
+
+    gpus: int  # on all its nodes together
+    time_ms: float  # of an iteration, by the planner
+    widths: tuple[int, ...]  # GPUs of each stage of its model
+
+    def __post_init__(self) -> None:
+        if not self.widths or not all(1 <= width <= self.gpus for width in self.widths):
+            raise ValueError(f"a burst-parallel plan for {self.gpus} GPUs must give each stage some of them")
+        if not 0 < self.time_ms < math.inf:
+            raise ValueError(f"an iteration of a burst-parallel plan must take more than 0 ms, got {self.time_ms}")
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a user submitted. Raises ValueError where a value makes no sense."""
 
@@ -201,6 +219,9 @@ class JobSpec:
     batch: BatchTasks | None = None  # of a batch script, how it is run; None: the command is run as it is
     share: Sharing | None = None  # what it agrees to; None: nobody else runs on its GPUs
     gpu_memory_mib: int | None = None  # that it takes at most of each GPU, as its user says; None: not said
+    burst: tuple[
+        StagePlan, ...
+    ] = ()  # its plans, by GPUs ascending, and so how it scales; (): it is not burst-parallel
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -278,6 +299,14 @@ class JobSpec:
                 re.compile(self.progress_regex)
             except re.error as error:
                 raise ValueError(f"the progress expression {self.progress_regex!r} is not one: {error}") from error
+        if self.burst:
+            gpus, stages = [plan.gpus for plan in self.burst], {len(plan.widths) for plan in self.burst}
+            if gpus[0] != 1 or gpus != sorted(set(gpus)) or len(stages) > 1:
+                raise ValueError(
+                    "burst-parallel plans must be for 1 GPU and then for more and more, of the same stages"
+                )
+            if sum(len(plan.widths) for plan in self.burst) > MOST_WIDTHS:
+                raise ValueError(f"burst-parallel plans must have at most {MOST_WIDTHS} widths in all")
         if any(not key or "=" in key for key, _ in self.env):
             raise ValueError("an environment variable's name must not be empty or hold '='")
 

@@ -9,12 +9,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias, overload
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
-from hpcdl.core.model.profile import Observations, Profile, UsualJob
+from hpcdl.core.model.profile import MAX_GPUS, Observations, Profile, UsualJob
 from hpcdl.core.model.units import GpuRef, count, fold_nodes
 from hpcdl.core.model.world import Job, JobState, Target
 
@@ -354,6 +355,12 @@ class BadPlan(ValueError):
     """The plan breaks a promise; the message says which."""
 
 
+BURST_NODES = 64
+"""Numbers of nodes that the plans of an elastic burst-parallel job are looked up for."""
+
+BURST_STARTUP_S, BURST_SAVE_S = 30.0, 2.0
+"""What is assumed of a burst-parallel job before one like it was seen."""
+
 Learn: TypeAlias = Callable[[str, Observations], Profile | None]
 
 Foresee: TypeAlias = Callable[[tuple[tuple[int, float], ...], float], float | None]
@@ -375,9 +382,11 @@ class Profiles:
     )
 
     def of(self, job: Job, seen: Observations | None = None) -> Profile | None:
-        """The profile that a job names, else the one learnt from jobs like it, or None."""
+        """The profile that a job names, or that its burst-parallel plans are, else one learnt from jobs like it."""
         if job.spec.profile:
             return self.by_name.get(job.spec.profile.lower())
+        if job.spec.burst:
+            return burst_profile(job.spec)
         return self.learn(job.spec.learns_as, seen) if self.learn is not None and seen is not None else None
 
     def total_of(self, job: Job) -> int | None:
@@ -388,6 +397,26 @@ class Profiles:
         steps = self.foresee(accuracy, target)
         # Past the prediction and short of the target still: it goes on for a while, as far as anybody knows.
         return None if steps is None else max(math.ceil(steps), accuracy[-1][0] + 1)
+
+
+@lru_cache(maxsize=1024)
+def burst_profile(spec: JobSpec) -> Profile:
+    """How a burst-parallel job scales: as the planner says. Starts and saves cost what they do where none is known."""
+    # On any number of GPUs as fast as by the plan for the most GPUs that are no more: a point on both sides of a step.
+    points = []
+    for nodes in range(spec.nodes, min(spec.nodes_max or spec.nodes, spec.nodes + BURST_NODES) + 1):
+        first = [-(-plan.gpus // nodes) for plan in spec.burst]
+        for gpus in sorted({min(each, MAX_GPUS) for number in first for each in (number - 1, number) if each}):
+            ms = next(plan.time_ms for plan in reversed(spec.burst) if plan.gpus <= nodes * gpus)
+            points.append((nodes, gpus, 1000 / ms))
+    return Profile(
+        name=f"the burst-parallel plans of {spec.name}",
+        points=tuple(points),
+        startup_s=BURST_STARTUP_S,
+        save_s=BURST_SAVE_S,
+        resume_s=BURST_STARTUP_S,
+        source="planned: hpcdl burst plan",
+    )
 
 
 def check(plan: Plan, view: View) -> None:

@@ -20,8 +20,8 @@ from hpcdl.agent.supervisor.side_channel import QUEUE_LIMIT, Closed, Listener, R
 from hpcdl.agent.supervisor.start_file import BadStart, Start, decode
 from hpcdl.agent.supervisor.termination import END, SUSPEND, Escalation, EscalationStep, TrainerStatus
 from hpcdl.core.model.arrays import Array, expand
-from hpcdl.core.model.job import SIGNAL_PRESETS, JobSpec
-from hpcdl.trainer import session
+from hpcdl.core.model.job import SIGNAL_PRESETS, JobSpec, StagePlan
+from hpcdl.trainer import burst, session
 
 NOBODY = TrainerStatus(answerable=False, expected=False, saving=False, heard=False)
 SOMEBODY = TrainerStatus(answerable=True, expected=False, saving=False, heard=False)
@@ -270,6 +270,14 @@ def test_core_supervisor_and_trainer_have_the_same_presets() -> None:
     """Each has a table of its own: the supervisor and the trainer import nothing of the others."""
     for presets in (start_file.PRESETS, session.PRESETS):
         assert {name: number and number.name for name, number in presets.items()} == SIGNAL_PRESETS
+
+
+def test_a_burst_parallel_job_finds_its_plans_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = JobSpec(("train",), "j", burst=(StagePlan(1, 9.0, (1, 1)), StagePlan(4, 3.0, (4, 2))))
+    found = job_environment({}, spec)
+    monkeypatch.setenv("HPCDL_BURST_PLANS", found["HPCDL_BURST_PLANS"])
+    assert [burst.widths(None, 2, ranks) for ranks in (1, 3, 4, 5)] == [[1, 1], [1, 1], [4, 2], [4, 2]]
+    assert "HPCDL_BURST_PLANS" not in job_environment({}, JobSpec(("train",), "j"))
 
 
 def test_a_member_of_an_array_finds_what_is_its_own_in_its_environment() -> None:
