@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Reproduce the papers' tables.")
-@click.option("--only", metavar="NAME,..", help="Of marble, sidecar, genie and unknown these.  [default: all]")
+@click.option(
+    "--only", metavar="NAME,..", help="Of marble, sidecar, genie, deeppool and unknown these.  [default: all]"
+)
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
 @REPORT
 @outputs_as("Names only, one a line.")
@@ -53,10 +55,12 @@ def _print(table: "PaperTable") -> None:
     print(f"{escape(table.name)}\n")
     keys = [key for key in dict.fromkeys(key for row in table.rows for key in row.more) if not key.endswith(_INTERVAL)]
     printed = list(dict.fromkeys(key for row in table.rows for key in row.paper))
+    timed = any(row.makespan_s == row.makespan_s for row in table.rows)
     columns = [
         Column("WORKLOAD", lambda row: row["workload"]),
         Column("POLICY", lambda row: row["policy"]),
-        *(_figure(key, key.upper()) for key in ("makespan_s", "mean_jct_s", *keys)),
+        *(_figure(key, key.upper()) for key in (("makespan_s", "mean_jct_s") if timed else ())),
+        *(_figure(key, key.upper()) for key in keys),
         *(_figure(f"paper {key}", f"PAPER {key.upper()}") for key in printed),
     ]
     print_table(columns, _rows(table.rows))

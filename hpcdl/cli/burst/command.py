@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.burst.compare import compare, scaling
 from hpcdl.cli.burst.document import AMPLIFICATION, BATCH, GPUS, PROBLEM, read_with
 from hpcdl.cli.burst.profile import profile
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 @click.group()
 def burst() -> None:
     """Plan burst-parallel training: a number of GPUs for each layer (DeepPool)."""
+
+
+burst.add_command(compare)
+burst.add_command(scaling)
 
 
 burst.add_command(profile)

@@ -11,8 +11,8 @@ from hpcdl.sim.papers.figures import figures
 from hpcdl.sim.papers.table import PaperTable
 from hpcdl.sim.parallel import Progress, in_processes
 
-PAPERS = ("marble", "sidecar", "genie", "unknown")
-"""Modules of this package that have `tables()`: three papers, and what it costs to know no profile."""
+PAPERS = ("marble", "sidecar", "genie", "deeppool", "unknown")
+"""Modules of this package that have `tables()`: four papers, and what it costs to know no profile."""
 
 
 PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction", "drawn")}
@@ -36,7 +36,7 @@ def all_tables(
     return (figures(tables), *tables), tuple(problems)
 
 
-_LONGEST = ("genie", "sidecar", "unknown", "marble")
+_LONGEST = ("genie", "sidecar", "unknown", "marble", "deeppool")
 
 
 def tables_of(name: str, part: str, seeds: int | None) -> tuple[PaperTable, ...]:

@@ -41,7 +41,7 @@ _FIXED = frozenset({"workload", "policy", "makespan_s", "mean_jct_s", "paper"})
 
 @dataclass(frozen=True, slots=True)
 class PaperRow:
-    """A workload under a policy. Times are seconds.
+    """A workload under a policy. Times are seconds, NaN where a row has none (null in JSON).
 
     more: further figures of ours by key: numbers, words, or None where there is none.
     paper: what the paper prints for this row, by the same keys; empty where it prints nothing.
@@ -64,8 +64,8 @@ class PaperRow:
         return {
             "workload": self.workload,
             "policy": self.policy,
-            "makespan_s": self.makespan_s,
-            "mean_jct_s": self.mean_jct_s,
+            "makespan_s": None if math.isnan(self.makespan_s) else self.makespan_s,
+            "mean_jct_s": None if math.isnan(self.mean_jct_s) else self.mean_jct_s,
             **self.more,
             "paper": dict(self.paper),
         }
