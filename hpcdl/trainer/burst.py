@@ -156,6 +156,7 @@ class BurstTraining(Training):
         if self.on_step is not None and dist.get_world_size() > 1:
             dist.reduce(value, 0)
         self._update(stages)
+        stages.commit()
         if self.on_step is not None and stages.rank == 0:
             self.on_step(step + 1, float(value))
 

@@ -78,13 +78,23 @@ class Stages:
         self._pending: list[tuple[Any, list[Any], Any]] = []
         by_stage = [(module, index) for index, stage in enumerate(stages) for module in stage.modules()]
         self._norms = [(module, index) for module, index in by_stage if _is_batch_norm(module)]
+        self._before: list[tuple[Any, Any]] = []  # BatchNorm's running statistics, and what they were before the step
         for module, index in self._norms:
             module.forward = functools.partial(self._batch_norm, module, index)
         for width in sorted({*self.widths} - {1}):
             group(width)
 
+    def commit(self) -> None:
+        """The step that `backward` was of is done; without this it is undone by `close`, in what it changed already."""
+        self._before = []
+
     def close(self) -> None:
         """BatchNorm is PyTorch's own again."""
+        import torch
+
+        with torch.no_grad():
+            for buffer, value in self._before:
+                buffer.copy_(value)
         for module, _ in self._norms:
             module.__dict__.pop("forward", None)
 
@@ -105,6 +115,7 @@ class Stages:
         for width in sorted({*self._effective} - {1}):
             self._group(width)
         self._summed = [False] * len(self._stages)
+        self._before = [(each, each.clone()) for module, _ in self._norms for each in module.buffers()]
         for parameters in self._parameters:
             for each in parameters:
                 each.grad = None

@@ -13,6 +13,7 @@ session = hpcdl.attach()
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--pace", type=float, default=0.0)
 parser.add_argument("--changes", default="")
+parser.add_argument("--out", help="a folder for the state at the end, with --changes")
 parser.add_argument("--job-plan", action="store_true", help="that of the job; rank 0 prints it")
 given = parser.parse_args()
 
@@ -68,6 +70,7 @@ def changing() -> None:
                 training.held = world.rank < stages.whole
             training.hand_over()
             stages.close()
+        training._write(Path(given.out))
 
     training = burst.BurstTraining(session, train, parts, given.steps, None, 1)
     training.batches, training.on_step = batches, report
