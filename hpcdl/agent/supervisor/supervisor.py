@@ -66,7 +66,7 @@ class Supervisor:
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup.clear)
         self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
         self._trainer = TrainerProcesses(start.tag, records.folder)
-        self._drain = CheckpointDrain(start, self._durable, self._not_drained, self._note)
+        self._drain = CheckpointDrain(start, self._drained, self._not_drained, self._note)
         self._drain_until: float | None = None  # as was asked once the trainer had ended
         self._start = start
         self._closing = Termination(start, self._trainer, self._record, self._clients.send, self._clock.now())
@@ -91,6 +91,7 @@ class Supervisor:
         self._closing.finished = lambda: self._lingering.done or self._read_progress.complete
         self._save_failed = False
         self._save_errno: int | None = None
+        self._saved_step = -1  # of the newest checkpoint where all nodes see it
         self._errors = 0
         self._retry_at = 0.0
         self._oom_kills = exit_cause.OomKillCounter(start.cgroup)
@@ -409,7 +410,12 @@ class Supervisor:
     def _durable(self, packet: packets.SavedPacket) -> None:
         """A checkpoint is where all nodes see it."""
         self._save_failed, self._save_errno = False, None
+        self._saved_step = max(self._saved_step, packet.step)
         self._record("saved", **asdict(packet))
+
+    def _drained(self, packet: packets.SavedPacket) -> None:
+        if packet.step >= self._saved_step:  # else a newer one went straight there meanwhile
+            self._durable(packet)
 
     def _not_drained(self, step: int, error: OSError) -> None:
         self._save_failed, self._save_errno = True, error.errno

@@ -425,6 +425,16 @@ def test_a_newer_one_in_the_shared_folder_is_left_alone(drained: Drained) -> Non
     assert (drained.saved, drained.failed) == ([], [])
 
 
+def test_a_save_that_goes_straight_there_meanwhile_is_left_alone(drained: Drained) -> None:
+    drained.save(10)
+    with checkpoints.write(drained.shared, 20, 2, tag="i:7:2:n1", membership=1) as folder:
+        drained.until_idle()
+        (folder / "state").write_text("20")
+    assert [each.step for each in checkpoints.complete(drained.shared)] == [20, 10]
+    assert [each.step for each in drained.saved] == [10]
+    assert not list(drained.shared.glob(".tmp-*"))
+
+
 def test_folders_of_jobs_long_gone_are_removed(drained: Drained) -> None:
     old, new = drained.local.parent / "i-5", drained.local.parent / "i-6"
     old.mkdir()
