@@ -31,6 +31,17 @@ def test_a_plan_is_a_table_or_json_or_widths(hpcdl: Run, file: Path) -> None:
     assert words == [f"{layer['gpus']} {layer['name']}" for layer in answer["layers"]]
 
 
+def test_why_and_the_page_of_a_plan(hpcdl: Run, file: Path) -> None:
+    page = file.with_name("plan.html")
+    told = hpcdl("burst", "plan", file, "--limit", 2, "--why", "-o", page)
+    assert told.code == 0
+    assert "over the limit of 2" in told.out
+    assert f"wrote {page}" in told.out
+    assert page.read_text().count("over the limit of 2") > 1
+    answer = hpcdl("burst", "plan", file, "--limit", 2, "--why", "--json").value
+    assert all(layer["why"] for layer in answer["layers"])
+
+
 def test_options_take_the_place_of_what_the_file_says(hpcdl: Run, file: Path) -> None:
     document = model_document("vgg16") | {"limit": 1.0}
     file.write_text(json.dumps(document))

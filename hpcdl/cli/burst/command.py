@@ -4,6 +4,7 @@ The planner is in hpcdl/deeppool; what it plans for is read in `document`, and m
 """
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from hpcdl.cli.burst.compare import compare, scaling
 from hpcdl.cli.burst.document import AMPLIFICATION, BATCH, GPUS, PROBLEM, read_with
 from hpcdl.cli.burst.profile import profile
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table
+from hpcdl.cli.params import OutputFile, replace_file
 
 if TYPE_CHECKING:
     from hpcdl.deeppool.planner import BurstPlan
@@ -38,6 +40,8 @@ burst.add_command(profile)
               help="Each layer within A x its GPU-time on one GPU.")  # fmt: skip
 @click.option("--budget", type=AMPLIFICATION, metavar="A",
               help="The iteration within A x its GPU-time on one GPU.")  # fmt: skip
+@click.option("--why", is_flag=True, help="Say of each layer what other widths would cost.")
+@click.option("-o", "--output", "page", type=OutputFile(), metavar="FILE", help="The HTML file to draw the plan into.")
 @outputs_as("The GPUs of each layer only, one a line.")
 def plan(
     ctx: click.Context, /, output: Output, problem: str, gpus: int | None, batch: int | None, **values: Any
@@ -56,8 +60,20 @@ def plan(
     begun = time.perf_counter()
     made = plan_burst(case)
     answer = plan_to_json(case, made, time.perf_counter() - begun)
+    reasons: Mapping[str, str] = {}
+    if values["why"]:
+        from hpcdl.deeppool.why import width_reasons
+
+        reasons = width_reasons(case, made)
+        answer["layers"] = [{**layer, "why": reasons[layer["name"]]} for layer in answer["layers"]]
+    if values["page"] is not None:
+        from hpcdl.deeppool.page import plan_page
+
+        replace_file(values["page"], plan_page(case, made, f"Burst-parallel plan of {problem}", reasons))
     if not output.print_data(answer, [f"{layer.gpus} {layer.name}" for layer in made.layers]):
         _print_plan(case, made, answer)
+        if values["page"] is not None:
+            print(f"\nwrote {escape(str(values['page']))}")
 
 
 def _print_plan(case: "BurstProblem", made: "BurstPlan", answer: dict[str, Any]) -> None:
@@ -70,18 +86,18 @@ def _print_plan(case: "BurstProblem", made: "BurstPlan", answer: dict[str, Any])
         ("search", f"{'optimal' if made.optimal else 'not proven optimal'}, {1e3 * answer['seconds']:.3g} ms"),
     ])  # fmt: skip
     print()
-    print_table(
-        [
-            Column("LAYER", lambda row: escape(row["name"]), shrinks=True),
-            Column("GPUS", lambda row: str(row["gpus"]), right=True),
-            Column("FROM GPU", lambda row: str(row["first_gpu"]), right=True),
-            Column("START MS", lambda row: f"{row['start_ms']:.3f}", right=True),
-            Column("MS", lambda row: f"{row['time_ms']:.3f}", right=True),
-            Column("AMPLIFICATION", lambda row: _amplification(row["amplification"]), right=True),
-            Column("EXTRAPOLATED", lambda row: "yes" if row.get("extrapolated") else "-"),
-        ],
-        answer["layers"],
-    )
+    columns = [
+        Column("LAYER", lambda row: escape(row["name"])),
+        Column("GPUS", lambda row: str(row["gpus"]), right=True),
+        Column("FROM GPU", lambda row: str(row["first_gpu"]), right=True),
+        Column("START MS", lambda row: f"{row['start_ms']:.3f}", right=True),
+        Column("MS", lambda row: f"{row['time_ms']:.3f}", right=True),
+        Column("AMPLIFICATION", lambda row: _amplification(row["amplification"]), right=True),
+        Column("EXTRAPOLATED", lambda row: "yes" if row.get("extrapolated") else "-"),
+    ]
+    if "why" in answer["layers"][0]:
+        columns.append(Column("WHY", lambda row: escape(row["why"]), shrinks=True))
+    print_table(columns, answer["layers"])
 
 
 def _amplification(value: float | None) -> str:
