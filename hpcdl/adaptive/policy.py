@@ -17,7 +17,7 @@ from hpcdl.adaptive.priority import by_priority, differ
 from hpcdl.adaptive.protection import with_deadlines
 from hpcdl.adaptive.reasons import kept_reason, reason, waits
 from hpcdl.core.model.incarnation import Placement
-from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
+from hpcdl.core.model.plan import ANY_OBJECTIVE, BY_SETTING, JobView, Plan, View
 from hpcdl.placement.pool import target_of
 from hpcdl.placement.shapes import Layout, Shape, placement_of, realise
 
@@ -38,6 +38,7 @@ class Adaptive:
 
     name = "adaptive"
     deadlines = ANY_OBJECTIVE
+    sharing = BY_SETTING
     fifo = False
 
     def decide(self, view: View) -> Plan:

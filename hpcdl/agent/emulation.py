@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,6 +96,20 @@ class Load:
 
 
 IDLE = Load(0.0, 0.0, 0)
+
+
+def together(loads: Sequence[Load | None]) -> Load | None:
+    """The load of a GPU on which several jobs are; None where that of one is not known."""
+    known = [load for load in loads if load is not None]
+    if len(loads) == 1 or len(known) < len(loads):
+        return known[0] if len(loads) == len(known) == 1 else None
+
+    def added(values: list[float | None]) -> float | None:
+        return None if any(value is None for value in values) else min(1.0, sum(value or 0.0 for value in values))
+
+    memory = [load.memory_mib for load in known]
+    sum_mib = None if any(each is None for each in memory) else sum(each or 0 for each in memory)
+    return Load(added([load.trains for load in known]), added([load.cores for load in known]), sum_mib)
 
 
 def shown(sample: GpuSample, load: Load | None) -> GpuSample:

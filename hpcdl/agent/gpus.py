@@ -5,16 +5,19 @@ reported free because somebody said so, only after it was looked at. Here GPUs a
 names them by the indices of the last inventory. The sources that look are in gpu/, a part's GPUs in grant.py.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 
 from hpcdl.agent import processors
-from hpcdl.agent.emulation import Load, shown
+from hpcdl.agent.emulation import Load, shown, together
 from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSource, GpuState
 from hpcdl.agent.gpu.visible import cuda_visible_devices, visible
 from hpcdl.agent.report_log import Key, ReportLog, boottime
@@ -40,6 +43,18 @@ RESIDENT = frozenset({"Xorg", "Xwayland", "gnome-shell", "nvidia-persiste", "nvi
 """Programs that hold a GPU for as long as the machine runs, and that others share it with (names cut to 15 bytes)."""
 
 
+class Side(Enum):
+    """How an attempt has its GPUs: alone; with a background beside it, if one comes; or as such a background."""
+
+    ALONE = "alone"
+    FOREGROUND = "foreground"
+    BACKGROUND = "background"
+
+    def beside(self, other: Side) -> bool:
+        """Whether the two may be on one GPU."""
+        return {self, other} == {Side.FOREGROUND, Side.BACKGROUND}
+
+
 class Gpus:
     """The GPUs of this node, and who holds them. All methods belong to the event loop's thread; the source is asked in
     another one, once at a time."""
@@ -55,6 +70,8 @@ class Gpus:
         self._samples: dict[str, GpuSample] = {}
         self._states: dict[str, tuple[str, str]] = {}
         self._holders: dict[str, tuple[Key, int]] = {}
+        self._backgrounds: dict[str, tuple[Key, int]] = {}
+        self._sides: dict[Key, Side] = {}
         self._stuck: dict[str, dict[Key, str]] = {}
         self._announced: dict[int, str] | None = None
         self._faults: dict[str, Faults] = {}
@@ -113,29 +130,61 @@ class Gpus:
         if wanted is None and self.emulated:
             return ()  # several emulated nodes may share one machine, and know nothing of each other
         near = {uuid: gpu.cpus for uuid, gpu in self._gpus.items()}
-        return processors.choose(uuids, near, processors.usable(), near.keys() - self._holders.keys(), wanted)
+        return processors.choose(
+            uuids, near, processors.usable(), near.keys() - self._holders.keys() - self._backgrounds.keys(), wanted
+        )
 
-    def claim(self, key: Key, uuids: Sequence[str], indices: Sequence[int] = ()) -> str | None:
+    def claim(self, key: Key, uuids: Sequence[str], indices: Sequence[int] = (), side: Side = Side.ALONE) -> str | None:
         """Notes that the incarnation holds these GPUs; returns why it may not, else None.
 
         `indices`: those by which they were granted, where they are others than now.
         """
         for uuid in uuids:
-            holder = self._holders.get(uuid)
-            if holder is not None and holder[0] != key:
-                return f"{self._name(uuid)} is still held by job {holder[0][0]}.{holder[0][1]}"
+            for holder in self._on(uuid):
+                if holder[0] != key and not side.beside(self._sides[holder[0]]):
+                    return f"{self._name(uuid)} is still held by job {holder[0][0]}.{holder[0][1]}"
         granted = indices if len(indices) == len(uuids) else [self._number(uuid) for uuid in uuids]
+        if uuids:
+            self._sides.setdefault(key, side)
+        there = self._backgrounds if side is Side.BACKGROUND else self._holders
         for uuid, index in zip(uuids, granted, strict=True):
-            self._holders.setdefault(uuid, (key, -1 if index is None else index))
+            there.setdefault(uuid, (key, -1 if index is None else index))
         return None
+
+    def _on(self, uuid: str) -> list[tuple[Key, int]]:
+        """Who holds the GPU, with the index by which it was granted: the foreground, and a background beside it."""
+        return [each for there in (self._holders, self._backgrounds) if (each := there.get(uuid)) is not None]
+
+    def partners(self, key: Key) -> frozenset[Key]:
+        """Who else is on the GPUs of an incarnation, as all of them agreed."""
+        mine = [uuid for uuid in (*self._holders, *self._backgrounds) if key in (each[0] for each in self._on(uuid))]
+        return frozenset(each[0] for uuid in mine for each in self._on(uuid)) - {key}
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Key, Key], ...]:
+        """The UUID of each GPU that two incarnations share, its foreground and its background."""
+        return tuple(
+            (uuid, holder[0], self._backgrounds[uuid][0])
+            for uuid, holder in self._holders.items()
+            if uuid in self._backgrounds
+        )
+
+    def promote(self, key: Key, side: Side) -> None:
+        """A background is alone on its GPUs, and their holder from here on."""
+        for uuid in [uuid for uuid, holder in self._backgrounds.items() if holder[0] == key]:
+            self._holders.setdefault(uuid, self._backgrounds.pop(uuid))
+            self._sides[key] = side
 
     def release(self, key: Key) -> None:
         """The incarnation is gone, and its GPUs were seen free."""
-        for uuid in [uuid for uuid, holder in self._holders.items() if holder[0] == key]:
-            del self._holders[uuid]
+        for there in (self._holders, self._backgrounds):
+            for uuid in [uuid for uuid, holder in there.items() if holder[0] == key]:
+                del there[uuid]
+        self._sides.pop(key, None)
 
-    async def in_the_way(self, uuids: Iterable[str], own_tag: str) -> dict[str, str]:
-        """What makes GPUs impossible to grant now: by UUID, which and why."""
+    async def in_the_way(self, uuids: Iterable[str], own_tag: str, partners: Collection[str] = ()) -> dict[str, str]:
+        """What makes GPUs impossible to grant now: by UUID, which and why. `partners`: the tags of those that share
+        them."""
         await self._ask()
         found = {}
         for uuid in uuids:
@@ -145,13 +194,14 @@ class Gpus:
             elif sample is not None and sample.state != OK:
                 why = sample.detail or sample.state
             else:
-                why = self._others(sample, own_tag)
+                why = self._others(sample, (own_tag, *partners))
             if why:
                 found[uuid] = f"{self._name(uuid)}: {why}"
         return found
 
-    async def held_by(self, uuids: Iterable[str], tag: str) -> list[str]:
-        """The processes of an incarnation, by its tag, that GPUs still name; of emulated ones whoever has the lock."""
+    async def held_by(self, uuids: Iterable[str], tag: str, partners: Collection[str] = ()) -> list[str]:
+        """The processes of an incarnation, by its tag, that GPUs still name; of emulated ones whoever has the lock, but
+        for `partners`, the tags of those that share the GPUs with it."""
         if not uuids:
             return []
         await self._ask()
@@ -166,12 +216,14 @@ class Gpus:
                 found.append(f"{self._name(uuid)}: {sample.detail}")
             for pid in sample.pids or ():
                 process = process_of(pid)
+                if process is not None and any(matches(process.tag, each) for each in partners):
+                    continue
                 if self.emulated or (process is not None and matches(process.tag, tag)):
                     found.append(f"{self._name(uuid)}: process {described(pid)}")
         return found
 
-    def _others(self, sample: GpuSample | None, own_tag: str) -> str:
-        """Processes on a GPU besides those with that tag, or "" (also where the GPU does not say)."""
+    def _others(self, sample: GpuSample | None, own_tags: Collection[str]) -> str:
+        """Processes on a GPU besides those with such a tag, or "" (also where the GPU does not say)."""
         if sample is None or sample.state != OK:
             return ""
         if sample.pids is None:
@@ -179,7 +231,7 @@ class Gpus:
         pids = []
         for pid in sample.pids:
             process = process_of(pid)
-            ours = process is not None and bool(own_tag) and matches(process.tag, own_tag)
+            ours = process is not None and any(matches(process.tag, tag) for tag in own_tags)
             if not ours and (self.emulated or _program(pid) not in RESIDENT):
                 pids.append(described(pid))
         return f"held by process {', '.join(pids)}" if pids else ""
@@ -237,16 +289,17 @@ class Gpus:
             gpu = self._gpus.get(uuid)
             if gpu is None:
                 continue
-            sample, holder = self._samples.get(uuid), self._holders.get(uuid)
+            sample, holders = self._samples.get(uuid), self._on(uuid)
+            moved = next((holder for holder in holders if holder[1] != gpu.index), None)
             if sample is not None and sample.state == LOST:
                 self._set(uuid, LOST, sample.detail)
             elif stuck := self._stuck.get(uuid):
                 self._set(uuid, DIRTY, "; ".join(stuck.values()))
-            elif holder is not None and holder[1] != gpu.index:
+            elif moved is not None:
                 # The daemon has noted another index as held; nobody else may be given this one meanwhile.
-                (job, incarnation), index = holder
+                (job, incarnation), index = moved
                 self._set(uuid, DIRTY, f"held by job {job}.{incarnation}, which was given it as GPU {index}")
-            elif holder is None and (others := self._others(sample, "")):
+            elif not holders and (others := self._others(sample, ())):
                 self._set(uuid, DIRTY, others)
             elif sample is None or sample.state == OK:
                 self._set(uuid, OK, "")
@@ -291,8 +344,8 @@ class Gpus:
             if sample is None:
                 found.append(GpuLine(index, None, None, None))
             else:
-                if self.emulated and (holder := self._holders.get(uuid)) is not None:
-                    sample = shown(sample, loads.get(holder[0]))
+                if self.emulated and (holders := self._on(uuid)):
+                    sample = shown(sample, together([loads.get(holder[0]) for holder in holders]))
                 known = self._faults.get(uuid)
                 health = sample.health if known is None else known.shown(sample.health)
                 found.append(GpuLine(index, sample.util, sample.memory_used_mib, sample.power_w, health))

@@ -8,17 +8,23 @@ import logging
 from collections.abc import Callable, Sequence
 
 from hpcdl.agent.context import AgentContext
+from hpcdl.agent.gpus import Side
 from hpcdl.agent.orphans import Remains
 from hpcdl.agent.report_log import Key, boottime
 from hpcdl.agent.start_request import StartRefusal, gpu_environment, nodes_and_gpus, nodes_environment
 from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.resources import CPUS_VARIABLE
+from hpcdl.core.model.incarnation import Role
+from hpcdl.core.model.job import Sharing
 from hpcdl.wire.messages import RequestMessage
 
 log = logging.getLogger("hpcdl.agent")
 
 FREE_AT_ONCE_S = 2.0
 """Seconds for which a GPU that is granted may still be held by a program that is just ending."""
+
+SHARE_VARIABLE = "HPCDL_SHARE"
+"""How a trainer that shares its GPUs has them when it starts: a `Side`."""
 
 DIRTY_AFTER_S = 30.0
 """Seconds after its exit from which on GPUs that an incarnation still holds are reported dirty."""
@@ -27,8 +33,11 @@ DIRTY_AFTER_S = 30.0
 class Grant:
     """The GPUs of one part. `gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
 
-    def __init__(self, site: AgentContext, key: Key, remains: Remains) -> None:
+    def __init__(self, site: AgentContext, key: Key, remains: Remains, share: Sharing | None) -> None:
+        """`share`: what its job agreed to."""
         self._site = site
+        self._share = share
+        self.side = Side.ALONE
         self._remains = remains
         self._key = key
         self.gpus: tuple[str, ...] = ()
@@ -37,8 +46,11 @@ class Grant:
     def found(self, env: dict[str, str], indices: Sequence[int]) -> None:
         """A grant that an earlier agent took, by the trainer's environment. `indices`: by the daemon's request."""
         self.gpus = tuple(uuid for uuid in env.get("HPCDL_GPUS", "").split(",") if uuid)
+        self.side = _side_named(env.get(SHARE_VARIABLE, ""))
+        if self.side is Side.BACKGROUND:
+            self.side = self._side(Role.BACKGROUND)
         self.first = env.get("HPCDL_NODE_RANK", "0") == "0"
-        self._site.gpus.claim(self._key, self.gpus, tuple(indices))
+        self._site.gpus.claim(self._key, self.gpus, tuple(indices), self.side)
 
     def recover(self, order: RequestMessage | None) -> None:
         """A grant that the run folder does not name any more: as it was ordered, else as its processes have it."""
@@ -49,6 +61,7 @@ class Grant:
         except StartRefusal:
             for process in processes.tagged(self._site.tag(self._key)):
                 self.gpus = tuple(filter(None, (processes.variable(process.pid, "HPCDL_GPUS") or "").split(",")))
+                self.side = _side_named(processes.variable(process.pid, SHARE_VARIABLE) or "")
                 if self.gpus:
                     break
         self.claim()
@@ -61,18 +74,31 @@ class Grant:
         except ValueError as error:
             raise StartRefusal(str(error)) from None
         self.first = nodes[0] == self._site.node
+        placement = message.request.placement
+        self.side = self._side(Role.PRIMARY if placement is None else placement.role)
         return nodes
+
+    def _side(self, role: Role) -> Side:
+        """`role`: the one that it was started in."""
+        if role is Role.BACKGROUND and "role" not in self._site.reports.requests.get(self._key, {}):
+            return Side.BACKGROUND
+        return Side.FOREGROUND if self._share is not None and self._share.as_foreground else Side.ALONE
+
+    def promote(self) -> None:
+        """It is no background any more: who was the foreground of its GPUs has left them."""
+        self.side = self._side(Role.PRIMARY)
+        self._site.gpus.promote(self._key, self.side)
 
     def claim(self) -> None:
         """Notes the GPUs as its own, whatever holds them."""
-        self._site.gpus.claim(self._key, self.gpus)
+        self._site.gpus.claim(self._key, self.gpus, side=self.side)
 
     async def hold(self) -> None:
         """Claims its GPUs, which nothing else may hold. Raises StartRefusal, and then they are dirty."""
         gpus, until, pause = self._site.gpus, boottime() + FREE_AT_ONCE_S, 0.02
         while True:
-            conflict = gpus.claim(self._key, self.gpus)
-            found = await gpus.in_the_way(self.gpus, self._site.tag(self._key))
+            conflict = gpus.claim(self._key, self.gpus, side=self.side)
+            found = await gpus.in_the_way(self.gpus, self._site.tag(self._key), self._partners())
             if conflict is None and not found:
                 return
             if boottime() >= until:
@@ -82,6 +108,10 @@ class Grant:
                 raise StartRefusal(conflict or "; ".join(found.values()))
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
+
+    def _partners(self) -> list[str]:
+        """The tags of those that share GPUs with it."""
+        return [self._site.tag(key) for key in self._site.gpus.partners(self._key)]
 
     def environment(self, nodes: Sequence[str], cpus: int | None = None) -> dict[str, str]:
         """The variables that name the trainer the GPUs that it has from now on, and the processors that come with them,
@@ -93,12 +123,14 @@ class Grant:
         self._site.grants.granted(self._key, self.gpus)
         bound = ",".join(map(str, self._site.gpus.processors(self.gpus, cpus)))
         processors = {CPUS_VARIABLE: bound} if bound else {}
-        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node) | processors
+        shares = {} if self.side is Side.ALONE else {SHARE_VARIABLE: self.side.value}
+        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node) | processors | shares
 
     @property
     def shown(self) -> dict[str, str]:
         """The variables that name them to a process beside the trainer. Raises ValueError for a GPU that is gone."""
-        return gpu_environment(self.gpus, self._site.gpus.shown(self.gpus))
+        shares = {} if self.side is Side.ALONE else {SHARE_VARIABLE: self.side.value}
+        return gpu_environment(self.gpus, self._site.gpus.shown(self.gpus)) | shares
 
     async def until_free(self, who: str, stale: Callable[[], bool]) -> None:
         """Returns once no process of `who` is left and nothing of it holds the GPUs; then they are nobody's.
@@ -125,5 +157,9 @@ class Grant:
         if left:
             await asyncio.to_thread(self._remains.end)
         found = [f"process {processes.described(each.pid)}" for each in left]
-        found += await self._site.gpus.held_by(self.gpus, tag)
+        found += await self._site.gpus.held_by(self.gpus, tag, self._partners())
         return ", ".join(found[:20])
+
+
+def _side_named(text: str) -> Side:
+    return Side(text) if text in (Side.FOREGROUND.value, Side.BACKGROUND.value) else Side.ALONE

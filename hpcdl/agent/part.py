@@ -17,6 +17,7 @@ from typing import Any
 from hpcdl.agent import run_folder
 from hpcdl.agent.context import AgentContext, Stage
 from hpcdl.agent.emulation import IDLE, Load, TrainingShare, resident_mib
+from hpcdl.agent.gpus import Side
 from hpcdl.agent.grant import Grant
 from hpcdl.agent.orphans import Remains
 from hpcdl.agent.rendezvous import Port, check_meeting_point
@@ -184,8 +185,9 @@ class AgentPart:
         self._same_boot = True
         self.damage = "" if found is None else found.damage
         self._remains = Remains(self.folder, self.tag, site.orphans)
-        self._grant = Grant(site, key, self._remains)
         spec = None if order is None else order.spec
+        self.share = None if spec is None else spec.share  # what its job agreed to on its GPUs
+        self._grant = Grant(site, key, self._remains, self.share)
         self._rescales = Rescales(site.node) if spec is None else Rescales(site.node, spec.rescale)
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:
@@ -228,12 +230,17 @@ class AgentPart:
         return self._grant.gpus
 
     @property
+    def side(self) -> Side:
+        """How it has them: alone, as a foreground that shares them, or as a background."""
+        return self._grant.side
+
+    @property
     def _leads(self) -> bool:
         # Of several nodes the first has the writer, or one rank of whose progress stands for all, and speaks of steps.
         return self._rescales.leads if self._rescales.elastic else self._grant.first
 
     def obey(self, message: RequestMessage) -> None:
-        """Carries out an open, a rescale, a leave, a suspend or an end, once, in the order in which they come."""
+        """Carries out any request but a start, once, in the order in which they come."""
         if message.request.kind in ("rescale", "leave"):
             try:
                 if not self._rescales.take(message):
@@ -242,6 +249,9 @@ class AgentPart:
                 log.error("%s: a membership that makes no sense: %s", self, error)
                 return
             self._follows(message.request.membership if message.request.kind == "rescale" else 0)
+        if message.request.kind == "role":
+            self._grant.promote()
+            return
         self._messages.put_nowait(message)
 
     def _follows(self, membership: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcdl.adaptive import Adaptive
-from hpcdl.core.model.plan import JobView, Plan, Policy, Standing, Targets, View
+from hpcdl.core.model.plan import BY_SETTING, JobView, Plan, Policy, Standing, Targets, View
 from hpcdl.core.model.units import count
 from hpcdl.core.model.world import JobState, Target
 from hpcdl.harvest.packing import packs_of, trainer_of
@@ -31,6 +31,7 @@ class Harvest:
 
     name = "harvest"
     deadlines = "deadline"
+    sharing = BY_SETTING
 
     def __init__(self, settings: Reallocation | None = None) -> None:
         self.settings = settings or Reallocation()

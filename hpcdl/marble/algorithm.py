@@ -6,7 +6,7 @@ baseline.py is what the paper compares with; hpcdl/placement/pool.py has the GPU
 from dataclasses import replace
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
-from hpcdl.core.model.plan import JobView, Plan, Targets, View
+from hpcdl.core.model.plan import BY_SETTING, JobView, Plan, Targets, View
 from hpcdl.core.model.world import JobState
 from hpcdl.placement.connections import closest
 from hpcdl.placement.pool import Pool, best_on, impossible, lean_pool_of, most_free, move_reason, role_reason, waiting
@@ -40,6 +40,7 @@ class Marble:
     """
 
     name = "marble"
+    sharing = BY_SETTING
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""

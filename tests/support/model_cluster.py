@@ -19,6 +19,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import GpuFaulted
+from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Policies, Profiles
 from hpcdl.core.model.profile import Profile
@@ -43,6 +44,7 @@ class Cluster:
         delay_s: float = 0.0,
         settings: Settings | None = None,
         watched: bool = False,
+        gpu_memory_mib: int = 0,
     ) -> None:
         """`delay_s`: the longest time that a request or a report takes. `watched`: each decision is looked at twice."""
         self.now = self.decided_at = 1_000.0
@@ -59,7 +61,12 @@ class Cluster:
         self.watched = watched
         self.durable: dict[int, float] = {}
         self.users: dict[GpuRef, tuple[int, int]] = {}
-        self.agents = {name: Agent(name, [GpuInfo(i, f"{name}-{i}") for i in range(n)]) for name, n in nodes.items()}
+        self.behind: dict[GpuRef, tuple[int, int]] = {}  # the same of backgrounds
+        self.shared: set[tuple[int, int]] = set()  # (foreground, background): the jobs that have shared a GPU
+        self.agents = {
+            name: Agent(name, [GpuInfo(i, f"{name}-{i}", memory_mib=gpu_memory_mib) for i in range(n)])
+            for name, n in nodes.items()
+        }
         self._heap: list[tuple[float, int, Callable[[], Sequence[cmd.Command]]]] = []
         self._count = 0
         self.controller = self._new_controller()
@@ -240,6 +247,7 @@ class Cluster:
                 self._vanish(trainer, node)
         self.elastic.vanish(node)
         self.users = {gpu: user for gpu, user in self.users.items() if gpu.node != node}
+        self.behind = {gpu: user for gpu, user in self.behind.items() if gpu.node != node}
         agent.boot += 1
         agent.log, agent.sent, agent.taken = [], 0, set()
 
@@ -299,7 +307,9 @@ class Cluster:
                 self._start(agent, request)
             trainer = self.trainers.get((request.job, request.incarnation))
             if request.kind != "start" and trainer is not None and trainer.parts.get(request.node):
-                {"open": self._open, "suspend": self._suspend, "end": self._end}[request.kind](trainer, request)
+                {"open": self._open, "suspend": self._suspend, "end": self._end, "role": self._promote}[request.kind](
+                    trainer, request
+                )
         if self.delay_s and self.random.random() < 0.1:
             agent.under_way.discard(request.id)  # the acknowledgement is lost, so it comes again
             return []
@@ -323,12 +333,34 @@ class Cluster:
     def _use(self, trainer: Trainer, node: str) -> None:
         for gpu in trainer.placement.gpus if trainer.placement else ():
             if gpu.node == node:
-                user = self.users.setdefault(gpu, (trainer.job, trainer.number))
+                background = trainer.placement is not None and trainer.placement.role is Role.BACKGROUND
+                user = (self.behind if background else self.users).setdefault(gpu, (trainer.job, trainer.number))
                 assert user == (trainer.job, trainer.number), f"{gpu} is used by {user}, given to {trainer}"
+                self._shares(gpu)
+
+    def _shares(self, gpu: GpuRef) -> None:
+        """Of two trainers on a GPU both agreed to that, and their memory fits, by what their users said."""
+        if gpu in self.users and gpu in self.behind:
+            first, second = (self.world.jobs[there[gpu][0]].spec for there in (self.users, self.behind))
+            assert first.share is not None
+            assert second.share is not None
+            assert (first.share.role, second.share.role) == ("foreground", "background")
+            assert (first.gpu_memory_mib or 1e9) + (second.gpu_memory_mib or 1e9) <= (
+                0.95 * self.agents[gpu.node].gpus[gpu.number].memory_mib
+            )
+            self.shared.add((self.users[gpu][0], self.behind[gpu][0]))
+
+    def _promote(self, trainer: Trainer, request: Request) -> None:
+        """It is the foreground of the node's GPUs now."""
+        for gpu in [g for g, user in self.behind.items() if user == (trainer.job, trainer.number)]:
+            if gpu.node == request.node:
+                assert gpu not in self.users, f"{gpu} is used by {self.users[gpu]}, and {trainer} is promoted"
+                self.users[gpu] = self.behind.pop(gpu)
 
     def _free(self, trainer: Trainer, node: str) -> None:
-        for gpu in [g for g, user in self.users.items() if user == (trainer.job, trainer.number) and g.node == node]:
-            del self.users[gpu]
+        for there in (self.users, self.behind):
+            for gpu in [g for g, user in there.items() if user == (trainer.job, trainer.number) and g.node == node]:
+                del there[gpu]
 
     def _says(self, trainer: Trainer, node: str, kind: type[ev.Report], **more: Any) -> None:
         self._report(self.agents[node], kind(trainer.job, trainer.number, 1, node, **more))

@@ -7,6 +7,7 @@ that, the policy is asked, its plan checked and reconciled, and plan and request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcdl.core.controller import sharing
 from hpcdl.core.controller.journal import Journal, JournalError
 from hpcdl.core.controller.reconcile import reconcile
 from hpcdl.core.controller.view_builder import Views
@@ -223,6 +224,15 @@ class Controller:
         return plan
 
     def _decide(self, policy: Policy, view: View) -> Plan:
+        """The policy's plan with the backgrounds beside it, checked."""
+        seen = sharing.without_backgrounds(view)
+        plan = self._decide_foregrounds(policy, seen)
+        shared = sharing.with_backgrounds(view, seen, plan, on=sharing.shares(policy, self.settings.sharing))
+        if shared is not plan:
+            check(shared, view)
+        return shared
+
+    def _decide_foregrounds(self, policy: Policy, view: View) -> Plan:
         """The policy's plan, checked. What is exempt may be preempted for a higher priority, and only for that."""
         lifted = exemption.lifted(view)
         while lifted:

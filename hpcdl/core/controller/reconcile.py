@@ -22,7 +22,8 @@ from hpcdl.core.model.events import (
     StartRequested,
     SuspendRequested,
 )
-from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Share
+from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Role, Share
+from hpcdl.core.model.sharing import grant_refusal, pair_refusal
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import RESTARTED, Job, World, last_number
 
@@ -330,6 +331,28 @@ GATE_PATIENCE_S = 600.0
 
 
 @dataclass(slots=True)
+class _Granted:
+    """The GPUs that are granted in this step, with the job of each."""
+
+    foreground: dict[GpuRef, Job] = field(default_factory=dict)
+    background: dict[GpuRef, Job] = field(default_factory=dict)
+
+    def note(self, job: Job, gpus: Iterable[GpuRef], role: Role) -> None:
+        """These are the job's."""
+        there = self.background if role is Role.BACKGROUND else self.foreground
+        there.update((gpu, job) for gpu in gpus)
+
+    def refuses(self, world: World, gpu: GpuRef, job: Job, *, background: bool) -> bool:
+        """Whether the GPU went to a job that does not share it with this one."""
+        if gpu in (self.background if background else self.foreground):
+            return True
+        other = (self.foreground if background else self.background).get(gpu)
+        if other is None:
+            return False
+        return bool(pair_refusal(world, gpu, *((other, job) if background else (job, other))))
+
+
+@dataclass(slots=True)
 class Reconciliation:
     """Events to record and, with them, requests to send; and when some steps are due that only time brings."""
 
@@ -389,6 +412,7 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Reconc
     grants: list[tuple[Job, Placement]] = []
     warm: list[tuple[Job, Placement]] = []
     in_place: list[tuple[Job, Placement]] = []
+    promoted: list[tuple[Job, Placement]] = []
     for number in sorted({*world.targets, *world.live} - still):  # ids rise with the submits
         job = world.jobs[number]
         target = world.targets.get(number)
@@ -396,7 +420,12 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Reconc
         if placement is not None and _goes_on(world, job, placement):
             still.add(number)
             continue
-        if placement is not None and _may_steer(world, job):
+        if placement is not None and _is_promoted(world, job, placement):
+            if all(part.stays for part in job.live[0].parts) and job.live[0].rescale_at is None:
+                promoted.append((job, placement))
+                continue
+            placement = replace(placement, role=Role.BACKGROUND)  # first its nodes find together as they are
+        if placement is not None and _may_steer(world, job) and not _changes_sides(job.running, placement):
             in_place.append((job, placement))
             continue
         _release(world, job, placement, steps, now)
@@ -406,7 +435,9 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Reconc
             grants.append((job, placement))
         elif number in world.warm and job.gated is None and not placement.same_gpus(job.running.placement or placement):
             warm.append((job, placement))
-    taken: set[GpuRef] = set()
+    taken = _Granted()
+    for job, placement in promoted:
+        _promote(world, job, placement, taken, steps)
     for job, placement in in_place:
         _rescale(world, job, placement, taken, steps, now)
     for job, placement in grants:
@@ -458,7 +489,7 @@ def _may_steer(world: World, job: Job) -> bool:
     )
 
 
-def _rescale(world: World, job: Job, target: Placement, taken: set[GpuRef], steps: Reconciliation, now: float) -> None:
+def _rescale(world: World, job: Job, target: Placement, taken: _Granted, steps: Reconciliation, now: float) -> None:
     """Leads a running job on in place; or else suspends it, as any other."""
     running = job.running
     if running is None:
@@ -468,7 +499,7 @@ def _rescale(world: World, job: Job, target: Placement, taken: set[GpuRef], step
 
     def free(gpus: Iterable[GpuRef]) -> bool:
         wanted = tuple(gpus)
-        if not _free(world, wanted, taken):
+        if not _free(world, job, wanted, target.role, taken):
             return False
         mine.update(wanted)
         return True
@@ -482,7 +513,7 @@ def _rescale(world: World, job: Job, target: Placement, taken: set[GpuRef], step
         steps.suspend(job, running, Purpose.PREEMPT)
     else:
         steps.take(way)
-        taken |= mine
+        taken.note(job, mine, target.role)
 
 
 def _release(world: World, job: Job, target: Placement | None, steps: Reconciliation, now: float) -> None:
@@ -528,7 +559,7 @@ def _suspend_or_keep(
         steps.suspend(job, running, Purpose.STOP)
     elif target is None or running.preempt or job.out_of_time:
         steps.suspend(job, running, Purpose.PREEMPT)
-    elif held is not None and not target.same_gpus(held):
+    elif held is not None and (not target.same_gpus(held) or _changes_sides(running, target)):
         if not _trains_meanwhile(world, job, held, target, now):
             steps.suspend(job, running, Purpose.RESCALE)
     elif held is not None and target.role is not held.role:
@@ -557,6 +588,8 @@ def _trains_meanwhile(world: World, job: Job, held: Placement, target: Placement
 def _stays(running: Incarnation | None, target: Placement) -> bool:
     """Whether it is to keep the GPUs that it has."""
     if running is None or running.ending is not None or running.placement is None:
+        return False
+    if _changes_sides(running, target):
         return False
     return running.state is IncarnationState.RUNNING and running.placement.same_gpus(target)
 
@@ -593,9 +626,9 @@ def _broke(part: Part, saving: bool) -> bool:
     return part.lost or part.code != 0 or part.hint is not None or (part.ended_by is not None and not saving)
 
 
-def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Reconciliation, now: float) -> bool:
+def _grant(world: World, job: Job, placement: Placement, taken: _Granted, steps: Reconciliation, now: float) -> bool:
     """Starts the job, or opens its gate, if every GPU of the placement is free. False if one is not."""
-    if not _free(world, placement.gpus, taken):
+    if not _free(world, job, placement.gpus, placement.role, taken):
         return False
     gated = job.gated
     if gated is not None:
@@ -608,16 +641,50 @@ def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], ste
         steps.open(job, gated, placement)
     else:
         steps.start(world, job, placement.nodes, placement)
-    taken.update(placement.gpus)
+    taken.note(job, placement.gpus, placement.role)
     return True
 
 
-def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
+def _free(world: World, job: Job, gpus: Iterable[GpuRef], role: Role, taken: _Granted) -> bool:
+    """Whether the job can be granted these GPUs: nobody has them, or who has them shares them with it."""
+    background = role is Role.BACKGROUND
     for gpu in gpus:
         node = world.nodes.get(gpu.node)
-        if gpu in world.holders or gpu in taken or node is None or gpu.number not in node.usable:
+        if node is None or gpu.number not in node.usable or taken.refuses(world, gpu, job, background=background):
+            return False
+        if (gpu in world.holders or gpu in world.backgrounds) and grant_refusal(world, gpu, job, background=background):
             return False
     return True
+
+
+def _changes_sides(running: Incarnation | None, target: Placement) -> bool:
+    """Whether it is a background and is to be none any more, or the other way round."""
+    return running is not None and running.is_background != (target.role is Role.BACKGROUND)
+
+
+def _is_promoted(world: World, job: Job, target: Placement) -> bool:
+    """Whether a background goes on where it is as the foreground: nothing is asked of its trainer for that."""
+    running = job.running
+    if running is None or running.placement is None or not running.is_background or len(job.live) > 1:
+        return False
+    if job.held or job.cancelling or job.verdict is not None or world.stopping:
+        return False
+    if running.state is not IncarnationState.RUNNING or running.ending is not None:
+        return False
+    goes_on = not (running.preempt or running.restarts)
+    return goes_on and target.role is not Role.BACKGROUND and target.same_gpus(running.placement)
+
+
+def _promote(world: World, job: Job, target: Placement, taken: _Granted, steps: Reconciliation) -> None:
+    """Makes a background the foreground of its GPUs once the one before has left all of them."""
+    running = job.running
+    if running is None or not _free(world, job, target.gpus, target.role, taken):
+        return
+    steps.events.append(RoleChanged(job.id, running.number, target.role))
+    steps.requests += [
+        Request("role", node, job.id, running.number, running.membership, placement=target) for node in target.nodes
+    ]
+    taken.note(job, target.gpus, target.role)
 
 
 def _connected(world: World, names: Iterable[str]) -> bool:

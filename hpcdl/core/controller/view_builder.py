@@ -19,6 +19,7 @@ from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.plan import JobView, NodeView, Profiles, Standing, View, held_on
 from hpcdl.core.model.profile import Observations, Profile, Timing, UsualJob
+from hpcdl.core.model.sharing import known_memory_mib
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, gpu_kind
 from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, lifts_hold
@@ -165,7 +166,8 @@ class Views:
         target = world.targets.get(job.id)
         profile, usual = self._profile(world, job, groups, profiles), self._histories.usual(groups)
         blocked = blocked_why(world, job, now) or self._turns.wants(job)
-        exempt = exemption(world, job, profile, self._exempt_starts, usual)
+        background = job.running is not None and job.running.is_background
+        exempt = None if background else exemption(world, job, profile, self._exempt_starts, usual)
         known = self._jobs.get(job.id)
         if (
             known is not None
@@ -247,6 +249,7 @@ def _job_view(
 ) -> JobView:
     running = job.running
     spec = job.spec
+    background = running is not None and running.is_background  # it leaves whenever it is in anybody's way
     stays = exempt is not None and now < exempt.suspend_until
     return JobView(
         id=job.id,
@@ -261,7 +264,7 @@ def _job_view(
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,
         leaving=running is not None and running.stop is not None,
-        can_suspend=can_suspend(job) and not stays,
+        can_suspend=background or (can_suspend(job) and not stays),
         blocked=blocked,
         submitted_at=job.submitted_at,
         retry_at=job.failures.retry_at,
@@ -290,6 +293,8 @@ def _job_view(
         exempt=stays and can_suspend(job),
         exempt_until=exempt.suspend_until if exempt is not None and stays else 0.0,
         usual=usual,
+        share=spec.share,
+        gpu_memory_mib=known_memory_mib(job) if spec.share is not None else None,
     )
 
 
@@ -611,6 +616,7 @@ class StandingNodes:
         names = {gpu.name for gpu in node.gpus}
         kind = gpu_kind(names.pop()) if len(names) == 1 else ""
         distances = tuple((gpu.index, *each) for gpu in node.gpus for each in gpu.distances)
-        view = NodeView(node.name, node.usable, kind, node.joined_at, node.until, node.place, distances)
+        memory = tuple((gpu.index, gpu.memory_mib) for gpu in node.gpus if gpu.memory_mib)
+        view = NodeView(node.name, node.usable, kind, node.joined_at, node.until, node.place, distances, memory)
         self._made[node.name] = (made_of, view)
         return view

@@ -19,7 +19,8 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.world import World
 
 DICTS = (
-    "jobs", "active", "nodes", "holders", "request_ids", "observed", "live", "awaited", "pilots", "notices", "routes",
+    "jobs", "active", "nodes", "holders", "backgrounds", "request_ids", "observed", "live", "awaited", "pilots",
+    "notices", "routes",
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from hpcdl.core.model.incarnation import (
     DurableCheckpoint,
     Incarnation,
     IncarnationState,
+    Role,
     Stall,
     StopRequest,
     Throttle,
@@ -40,7 +41,7 @@ from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
 from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Verdict, World
 
 
-@effect(ev.StartRequested, during=(None,), then=RUNNING, writes=("jobs", "holders", "live"))
+@effect(ev.StartRequested, during=(None,), then=RUNNING, writes=("jobs", "holders", "backgrounds", "live"))
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
     job = unfinished(world, event)
     # Not always the next number: where earlier jobs used the checkpoint folder, it is above theirs.
@@ -72,7 +73,7 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
     )
 
 
-@effect(ev.OpenRequested, during=(GATED,), then=RUNNING, writes=("jobs", "holders"))
+@effect(ev.OpenRequested, during=(GATED,), then=RUNNING, writes=("jobs", "holders", "backgrounds"))
 def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
     if job.running is not None:
@@ -109,11 +110,13 @@ def _end_requested(world: World, event: ev.EndRequested, at: float) -> None:
     put(world, job, changed(incarnation, stop=stop))
 
 
-@effect(ev.JoinRequested, during=(RUNNING,), writes=("jobs", "holders"))
+@effect(ev.JoinRequested, during=(RUNNING,), writes=("jobs", "holders", "backgrounds"))
 def _join_requested(world: World, event: ev.JoinRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
     if any(part.node in event.placement.nodes for part in incarnation.parts):
         raise story(world, event, "it has a part there already")
+    if incarnation.is_background != (event.placement.role is Role.BACKGROUND):
+        raise story(world, event, "a background grows as one, and nothing else does")
     grant_gpus(world, event, event.placement)
     put_without_gone_parts(world, job, ms.joined(incarnation, event.placement, at), at)
 
@@ -139,7 +142,7 @@ def _leave_requested(world: World, event: ev.LeaveRequested, at: float) -> None:
     put_without_gone_parts(world, job, ms.left(incarnation, event.nodes), at)
 
 
-@effect(ev.LeftBehind, during=(RUNNING, SAVING), writes=("jobs", "holders"))
+@effect(ev.LeftBehind, during=(RUNNING, SAVING), writes=("jobs", "holders", "backgrounds"))
 def _left_behind(world: World, event: ev.LeftBehind, at: float) -> None:
     job, incarnation = step_of(world, event)
     for node in event.nodes:
@@ -151,10 +154,17 @@ def _left_behind(world: World, event: ev.LeftBehind, at: float) -> None:
     put_without_gone_parts(world, job, incarnation, at)
 
 
-@effect(ev.RoleChanged, during=(RUNNING,))
+@effect(ev.RoleChanged, during=(RUNNING,), writes=("jobs", "holders", "backgrounds"))
 def _role_changed(world: World, event: ev.RoleChanged, at: float) -> None:
     job, incarnation = step_of(world, event)
     if incarnation.placement is not None:
+        if incarnation.is_background != (event.role is Role.BACKGROUND):
+            if not all(part.stays for part in incarnation.parts):
+                raise story(world, event, "a part of it is on its way out")
+            left = world.backgrounds if incarnation.is_background else world.holders
+            grant_gpus(world, event, replace(incarnation.placement, role=event.role))
+            for gpu in incarnation.placement.gpus:
+                del left[gpu]
         put(world, job, changed(incarnation, placement=replace(incarnation.placement, role=event.role)))
 
 
@@ -308,7 +318,9 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
     put_without_gone_parts(world, job, incarnation, at, progress=changed(job.progress, step=step))
 
 
-@effect(ev.GpusFreed, during=(GATED, RUNNING, SAVING), writes=("jobs", "holders"), decides=Decision.CARRY_ON)
+@effect(
+    ev.GpusFreed, during=(GATED, RUNNING, SAVING), writes=("jobs", "holders", "backgrounds"), decides=Decision.CARRY_ON
+)
 def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
     job, incarnation = step_of(world, event)
     part = part_of(world, event, incarnation)

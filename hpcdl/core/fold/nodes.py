@@ -94,7 +94,7 @@ def node_silent(world: World, event: ev.NodeSilent, at: float) -> None:
     world.nodes[event.node] = changed(node, connected=False, reason=reason, since=at)
 
 
-@effect(ev.NodeLost, writes=("nodes", "jobs", "holders"), jobs=jobs_near)
+@effect(ev.NodeLost, writes=("nodes", "jobs", "holders", "backgrounds"), jobs=jobs_near)
 def node_lost(world: World, event: ev.NodeLost, at: float) -> None:
     node = _known_node(world, event)
     _changed_nodes(world, at)

@@ -9,7 +9,8 @@ from hpcdl.core.fold import membership as ms
 from hpcdl.core.fold.effect import TRANSITIONS
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Placement
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Placement, Role
+from hpcdl.core.model.sharing import grant_refusal
 from hpcdl.core.model.transitions import IllegalEvent, state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import Job, World
@@ -88,11 +89,15 @@ def part_of(world: World, event: ev.Report, incarnation: Incarnation) -> Part:
 
 
 def grant_gpus(world: World, event: ev.IncarnationEvent, placement: Placement) -> None:
+    job, background = world.jobs[event.job], placement.role is Role.BACKGROUND
+    if background and not (job.spec.share and job.spec.share.as_background):
+        raise story(world, event, "it has not agreed to be a background")
     for gpu in placement.gpus:
-        holder = world.holders.get(gpu)
-        if holder is not None:
-            raise story(world, event, f"GPU {gpu} is held by job {holder[0]}.{holder[1]}")
-    world.holders.update((gpu, (event.job, event.incarnation)) for gpu in placement.gpus)
+        why = grant_refusal(world, gpu, job, background=background)
+        if why:
+            raise story(world, event, why)
+    there = world.backgrounds if background else world.holders
+    there.update((gpu, (event.job, event.incarnation)) for gpu in placement.gpus)
 
 
 def put_without_gone_parts(world: World, job: Job, incarnation: Incarnation, at: float, **changes: Any) -> None:
@@ -116,5 +121,6 @@ def gpu_s(incarnation: Incarnation, at: float) -> float:
 def free_gpus(world: World, key: tuple[int, int], part: Part) -> None:
     for index in part.gpus:
         gpu = GpuRef(part.node, index)
-        if world.holders.get(gpu) == key:
-            del world.holders[gpu]
+        for there in (world.holders, world.backgrounds):
+            if there.get(gpu) == key:
+                del there[gpu]

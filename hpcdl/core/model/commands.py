@@ -23,7 +23,7 @@ class Request:
     below the highest seen are refused.
     """
 
-    kind: str  # start, open, rescale, leave, suspend or end
+    kind: str  # start, open, role, rescale, leave, suspend or end
     node: str
     job: int
     incarnation: int

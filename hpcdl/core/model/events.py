@@ -284,7 +284,7 @@ class LeaveRequested(IncarnationEvent):
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged(IncarnationEvent):
-    """Same GPUs, other role: nothing is asked of the trainer."""
+    """Same GPUs, other role: nothing is asked of the trainer. A background whose foreground is gone becomes one."""
 
     role: Role
 

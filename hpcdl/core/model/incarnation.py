@@ -269,6 +269,11 @@ class Incarnation:
     throttle: Throttle | None = None  # of a background; None: nobody's slowdown holds it up
 
     @property
+    def is_background(self) -> bool:
+        """Whether it runs on GPUs that another job may have as its foreground."""
+        return self.placement is not None and self.placement.role is Role.BACKGROUND
+
+    @property
     def purpose(self) -> Purpose | None:
         """What the suspend is for that it was asked for, None where it was not."""
         return None if self.stop is None else self.stop.purpose

@@ -13,9 +13,10 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias, overload
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
-from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.job import JobSpec, Sharing
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
 from hpcdl.core.model.profile import MAX_GPUS, Observations, Profile, UsualJob
+from hpcdl.core.model.sharing import agreement_refusal, memory_refusal
 from hpcdl.core.model.units import GpuRef, count, fold_nodes
 from hpcdl.core.model.world import Job, JobState, Target
 
@@ -31,6 +32,7 @@ class NodeView:
     until: float | None = None  # when it goes (a reservation, the end of an allocation); None: not known
     place: tuple[str, ...] = ()  # in the network, the outermost switch first; (): not known
     distances: tuple[tuple[int, int, int], ...] = ()  # (index, other index, how far: 1 is NVLink); (): not known
+    memory: tuple[tuple[int, int], ...] = ()  # (index, MiB) of each GPU whose memory is known
 
 
 class Standing(IntEnum):
@@ -87,6 +89,8 @@ class JobView:
     exempt: bool = False  # it is not to be preempted for the good of others now: so `can_suspend` is False
     exempt_until: float = 0.0  # when that is over at the latest; 0.0 while it is not exempt
     usual: UsualJob | None = None  # what is usual of jobs like it; None: nothing is known
+    share: Sharing | None = None  # what it agrees to on its GPUs; None: it shares them with nobody
+    gpu_memory_mib: int | None = None  # what it takes of each GPU, measured or stated; None: not known
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 
@@ -148,6 +152,11 @@ class JobView:
         if gpus == held.per_node and (nodes == len(held.shares) or self.in_place):
             return 0.0 if nodes == len(held.shares) else profile.rescale_for(len(held.shares), nodes)
         return profile.restart_s(len(held.gpus), nodes * gpus, moved=False, running=True)
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it holds GPUs that another job may have as its foreground."""
+        return self.placement is not None and self.placement.role is Role.BACKGROUND
 
     def best_gpus(self, limit: int) -> int:
         """GPUs per node at which its profile is fastest, within its own range and `limit`; MAX without a profile."""
@@ -284,6 +293,10 @@ class Targets(Sequence[Target]):
         if known is not None:
             return known
         return Target(job.id, job.placement if job.standing is Standing.STEADY else None, self._why(job))
+
+    def of_view(self, view: View, more: Mapping[int, Target]) -> "Targets":
+        """The same of another view, which has the same jobs, with these targets in the place of their own."""
+        return Targets(view, {**self.named, **more}, self._why)
 
     def new(self) -> Iterable[Target]:
         """All that may differ from what the last plan said, in order."""
@@ -422,8 +435,8 @@ def burst_profile(spec: JobSpec) -> Profile:
 def check(plan: Plan, view: View) -> None:
     """Raises BadPlan where a plan breaks a promise that the daemon gives.
 
-    Every job of the view has exactly one target with a reason; a GPU has at most one foreground job, and a
-    background job only where both agreed to it (none can yet); numbers of nodes and GPUs within each job's range;
+    Every job of the view has exactly one target with a reason; a GPU has at most one foreground job, and one
+    background job where both agreed to it and their memory fits; numbers of nodes and GPUs within each job's range;
     blocked jobs have none; a job that cannot be suspended keeps what it holds, and so does one that is exempt from
     preemption, unless it goes on to where the last plan wanted it, or is rescaled in place. A job that holds nothing
     and is started ahead (`warm`) may be given GPUs that another one goes on holding: it waits for them at the gate.
@@ -431,6 +444,7 @@ def check(plan: Plan, view: View) -> None:
     jobs = view.by_id
     targets = _said(plan, view)
     taken: dict[str, set[int]] = {}
+    backgrounds: list[tuple[JobView, Placement]] = []
     ahead = {number for number in plan.warm if number in jobs and jobs[number].placement is None}
     for number, target in targets.items():
         job, placement = jobs[number], target.placement
@@ -442,6 +456,9 @@ def check(plan: Plan, view: View) -> None:
             continue
         if placement is not job.placement or job.blocked:
             _check_placement(job, placement, view)
+        if placement.role is Role.BACKGROUND:
+            backgrounds.append((job, placement))
+            continue
         for share in placement.shares if number not in ahead else ():
             there = taken.get(share.node)
             if there is None:
@@ -454,6 +471,8 @@ def check(plan: Plan, view: View) -> None:
         raise BadPlan(f"warm starts of unknown jobs {unknown}")
     if ahead:
         _check_ahead(plan, view, ahead, taken)
+    if backgrounds:
+        _check_backgrounds(view, targets, backgrounds)
 
 
 def _said(plan: Plan, view: View) -> Mapping[int, Target]:
@@ -476,9 +495,59 @@ def _kept_on(view: View, node: str, targets: Mapping[int, Target]) -> set[int]:
     """GPUs of the node that jobs keep of which the plan says nothing."""
     kept: set[int] = set()
     for job in view.by_node.get(node, ()):
-        if job.id not in targets and job.placement is not None and job.standing is Standing.STEADY:
-            kept.update(gpu for share in job.placement.shares if share.node == node for gpu in share.gpus)
+        if job.id in targets or job.placement is None or job.standing is not Standing.STEADY:
+            continue
+        if job.is_background:
+            raise BadPlan(f"job {job.id} is a background, and the plan does not say what becomes of it")
+        kept.update(gpu for share in job.placement.shares if share.node == node for gpu in share.gpus)
     return kept
+
+
+def foregrounds_of(view: View, node: str, targets: Mapping[int, Target]) -> dict[int, JobView]:
+    """The job that has each GPU of the node as its foreground by these targets; jobs that they leave out go on."""
+    found: dict[int, JobView] = {}
+    for job in view.by_node.get(node, ()):
+        if job.id not in targets and job.standing is Standing.STEADY and job.placement is not None:
+            found.update((gpu, job) for share in job.placement.shares if share.node == node for gpu in share.gpus)
+    for number, target in targets.items():
+        if target.placement is not None and target.placement.role is not Role.BACKGROUND:
+            job = view.by_id[number]
+            found.update((gpu, job) for share in target.placement.shares if share.node == node for gpu in share.gpus)
+    return found
+
+
+def share_refusal(node: NodeView | None, gpu: int, foreground: JobView | None, background: JobView) -> str:
+    """Why the background may not have this GPU, whose foreground is to be `foreground` (None: nobody); "": it may."""
+    if background.share is None or not background.share.as_background:
+        return agreement_refusal(Sharing("foreground"), background.share)
+    if foreground is None:
+        return ""
+    why = agreement_refusal(foreground.share, background.share)
+    if why or (node is None and background.is_background):  # away for a moment: what runs there goes on
+        return why
+    memory = 0 if node is None else dict(node.memory).get(gpu, 0)
+    return memory_refusal(memory, foreground.gpu_memory_mib, background.gpu_memory_mib)
+
+
+def _check_backgrounds(
+    view: View, targets: Mapping[int, Target], backgrounds: Iterable[tuple[JobView, Placement]]
+) -> None:
+    """A GPU has at most one background, which agreed to it, as its foreground did; and the memory of both fits."""
+    nodes = {node.name: node for node in view.nodes}
+    foregrounds: dict[str, dict[int, JobView]] = {}
+    taken: dict[GpuRef, int] = {}
+    for job, placement in backgrounds:
+        for share in placement.shares:
+            if share.node not in foregrounds:
+                foregrounds[share.node] = foregrounds_of(view, share.node, targets)
+            for index in share.gpus:
+                gpu = GpuRef(share.node, index)
+                if gpu in taken:
+                    raise BadPlan(f"GPU {gpu} is given to two backgrounds, jobs {taken[gpu]} and {job.id}")
+                taken[gpu] = job.id
+                why = share_refusal(nodes.get(share.node), index, foregrounds[share.node].get(index), job)
+                if why:
+                    raise BadPlan(f"job {job.id} cannot be a background on {gpu}: {why}")
 
 
 def _check_ahead(plan: Plan, view: View, ahead: set[int], taken: dict[str, set[int]]) -> None:
@@ -525,8 +594,6 @@ def _in_place(job: JobView, placement: Placement) -> bool:
 def _check_placement(job: JobView, placement: Placement, view: View) -> None:
     if job.blocked:
         raise BadPlan(f"job {job.id} is placed, but {job.blocked}")
-    if placement.role is Role.BACKGROUND:
-        raise BadPlan(f"job {job.id}: no job has agreed to share its GPUs")
     keeps = job.placement is not None and placement.same_gpus(job.placement)
     under_way = job.exempt and job.target is not None and placement.same_gpus(job.target)
     if job.placement is not None and not (keeps or under_way or job.leaving or job.can_suspend or job.in_place):
@@ -579,6 +646,10 @@ class PilotPolicy(Protocol):
         batch jobs that wait for nodes, the first to start first.
         """
         ...
+
+
+BY_SETTING, ALWAYS = "setting", "always"
+"""What a policy's `sharing` may be: backgrounds where the setting `sharing` is on, or at any time; without it never."""
 
 
 class UnknownPolicy(ValueError):

@@ -143,6 +143,7 @@ class Job:
     annotations: tuple[tuple[str, str], ...] = ()  # its user's own (key, value), by key; nothing is decided by them
     ran_s: float = 0.0  # of one with a time limit: seconds for which incarnations that are over held GPUs
     out_of_time: bool = False  # it has reached its time limit
+    gpu_memory_mib: int | None = None  # the most that was measured of it on a GPU; None: nobody measured
 
     @property
     def identity(self) -> str:
@@ -270,6 +271,7 @@ class World:
     active: dict[int, None] = field(default_factory=dict)  # the ids of unfinished jobs, in order of submission
     nodes: dict[str, Node] = field(default_factory=dict)  # by name
     holders: dict[GpuRef, tuple[int, int]] = field(default_factory=dict)  # (job, incarnation) by the GPU that it holds
+    backgrounds: dict[GpuRef, tuple[int, int]] = field(default_factory=dict)  # the same of backgrounds (`sharing`)
     request_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the jobs of each submit
     targets: dict[int, Target] = field(default_factory=dict)  # by the plan adopted last; a job without holds nothing
     warm: tuple[int, ...] = ()  # the jobs that this plan starts ahead of their GPUs
@@ -334,6 +336,7 @@ def validate(world: World) -> None:
     Called by tests at every teardown, and by `SqliteJournal.verify`.
     """
     expected: dict[GpuRef, tuple[int, int]] = {}
+    behind: dict[GpuRef, tuple[int, int]] = {}
     for job in world.jobs.values():
         if job.finished == (job.id in world.active):
             raise ValueError(f"job {job.id}: finished is {job.finished}, but active is {job.id in world.active}")
@@ -355,15 +358,26 @@ def validate(world: World) -> None:
             if not set(incarnation.nodes).issuperset(incarnation.members):
                 raise ValueError(f"job {job.id}.{incarnation.number}: members {incarnation.members} without a part")
             for part in incarnation.parts:
+                there = behind if incarnation.is_background else expected
                 for gpu in (GpuRef(part.node, index) for index in part.gpus if not (part.freed or part.lost)):
-                    if gpu in expected:
-                        raise ValueError(f"GPU {gpu} is in jobs {expected[gpu][0]} and {job.id}")
-                    expected[gpu] = (job.id, incarnation.number)
+                    if gpu in there:
+                        raise ValueError(f"GPU {gpu} is in jobs {there[gpu][0]} and {job.id}")
+                    there[gpu] = (job.id, incarnation.number)
     alive = {job.id for job in world.jobs.values() if job.live}
     if alive != set(world.live):
         raise ValueError(f"jobs {sorted(alive)} have incarnations, but live are {sorted(world.live)}")
     if expected != world.holders:
         raise ValueError(f"holders are {world.holders}, incarnations say {expected}")
+    if behind != world.backgrounds:
+        raise ValueError(f"backgrounds are {world.backgrounds}, incarnations say {behind}")
+    for gpu in behind.keys() & expected.keys():
+        first, second = (world.jobs[each[gpu][0]] for each in (expected, behind))
+        if not (first.spec.share and first.spec.share.as_foreground and second.spec.share):
+            raise ValueError(f"GPU {gpu} is in jobs {first.id} and {second.id}, and they have not agreed to share it")
+    for number in {number for number, _ in behind.values()}:
+        agreed = world.jobs[number].spec.share
+        if agreed is None or not agreed.as_background:
+            raise ValueError(f"job {number} is a background, and has not agreed to that")
 
 
 def is_unknown(world: World, number: int) -> bool:

@@ -45,6 +45,7 @@ class Settings:
     avoid_s: float = 3600.0  # for which a GPU with a fault is excluded the first time
     avoid_failures: int = 0  # so many failures of several jobs in a row on a GPU exclude it, too; 0: never
     exempt_starts: float = STARTS  # see `exemption.STARTS`; 0: policies preempt whenever they want to
+    sharing: bool = False  # jobs that agreed to it may be backgrounds, under policies that leave it to this
 
 
 Late = Callable[[World, Mapping[int, Request]], Any]

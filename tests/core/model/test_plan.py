@@ -58,7 +58,7 @@ HELD = {"placement": at(0, 1), "state": JobState.RUNNING}
         ((job(1, **HELD), job(2), job(3)), plan(at(0, 1), at(0), at(0), warm=(2, 3)), "given to jobs 1 and 3"),
         ((job(1, leaving=True, **HELD), job(2)), plan(at(0, 1), at(0), warm=(2,)), "given to jobs 1 and 2"),
         ((job(1, blocked="held"),), plan(at(0)), "job 1 is placed, but held"),
-        ((job(1),), plan(at(0, role=Role.BACKGROUND)), "no job has agreed to share"),
+        ((job(1),), plan(at(0, role=Role.BACKGROUND)), "no agreement to be a background"),
         ((job(1, can_suspend=False, **HELD),), plan(None), "cannot be suspended, and the plan takes its GPUs"),
         ((job(1, can_suspend=False, **HELD),), plan(at(1, 2)), "cannot be suspended, and the plan moves it"),
         ((job(1, nodes=2),), plan(at(0)), "job 1 needs 2 nodes, got n1"),

@@ -10,7 +10,7 @@ from hpcdl.core.controller.reconcile import reconcile
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.arrays import Array
 from hpcdl.core.model.commands import CommandRefused, StallMeasurement
-from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.job import JobSpec, Sharing
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.world import JobState, validate
 from hpcdl.core.rules.intake import Settings
@@ -76,6 +76,8 @@ def specs(draw: st.DrawFn) -> JobSpec:
         priority=draw(st.sampled_from((0, 0, 0, 5, -5))),
         stall_s=draw(st.sampled_from((None, 5.0))),
         stall_restart=draw(st.booleans()),
+        share=draw(st.sampled_from((None, Sharing("foreground"), Sharing("foreground"), Sharing("background")))),
+        gpu_memory_mib=draw(st.sampled_from((None, 4_000, 4_000, 12_000))),
     )
 
 
@@ -200,13 +202,16 @@ def never_more_than_allowed(cluster: Cluster) -> None:
     delay_s=st.sampled_from((0.0, 2.0)),
     policy=st.sampled_from(("marble-warm", "marble-warm", "marble", "fifo-exclusive")),
     cut=st.floats(0, 1),
+    sharing=st.booleans(),
 )
-def test_every_verb(script: list[Act], seed: int, delay_s: float, policy: str, cut: float) -> None:
-    rules = Settings(agent_lease_s=300.0, notices=NoticeRules((TO,)), avoid_s=600.0, avoid_failures=2)
-    cluster = Cluster(NODES, policy=policy, seed=seed, delay_s=delay_s, settings=rules)
+def test_every_verb(script: list[Act], seed: int, delay_s: float, policy: str, cut: float, sharing: bool) -> None:
+    rules = Settings(agent_lease_s=300.0, notices=NoticeRules((TO,)), avoid_s=600.0, avoid_failures=2, sharing=sharing)
+    cluster = Cluster(NODES, policy=policy, seed=seed, delay_s=delay_s, settings=rules, gpu_memory_mib=16_384)
     cluster.tick_every(10.0)
     for act in script:
         perform(cluster, act)
+        if not sharing:
+            assert not cluster.world.backgrounds
         again = reconcile(cluster.world, cluster.decided_at)
         assert cluster.controller.undecided or (again.events, again.requests) == ([], [])
         cluster.run(act.after_s)
@@ -229,7 +234,9 @@ def test_every_verb(script: list[Act], seed: int, delay_s: float, policy: str, c
     validate(cluster.world)
     cluster.check_replay((0.0, cut, 1.0))
     assert not cluster.world.holders
+    assert not cluster.world.backgrounds
     assert not cluster.users
+    assert not cluster.behind
     assert not any(cluster.controller.pending(node) for node in NODES)
     for job in cluster.world.jobs.values():
         assert job.outcome in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)

@@ -1,0 +1,186 @@
+"""Backgrounds: jobs on GPUs of others that agreed to it, beside whatever a policy plans. One pass for all policies.
+
+A policy plans foregrounds only: in its view (`without_backgrounds`) a background holds nothing, so that it is in
+nobody's way. What the plan leaves waiting may then become one (`with_backgrounds`). A background that gets GPUs by the
+plan while its own are nobody else's stays there, and becomes the foreground: nothing is asked of its trainer.
+Both are pure. When two jobs may be on one GPU is said in `model/sharing.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hpcdl.core.model.incarnation import Placement, Role, Share
+from hpcdl.core.model.plan import ALWAYS, BY_SETTING, JobView, NodeView, Plan, Targets, View, share_refusal
+from hpcdl.core.model.units import GpuRef, count, fold_nodes
+from hpcdl.core.model.world import JobState, Target
+
+
+def shares(policy: Any, on: bool) -> bool:
+    """Whether there are backgrounds under this policy. `on`: the setting."""
+    kind = getattr(policy, "sharing", "")
+    return kind == ALWAYS or (kind == BY_SETTING and on)
+
+
+def without_backgrounds(view: View) -> View:
+    """What a policy is to see: the view itself where nobody is a background, or is to be one."""
+    if not any(_is_behind(job) for job in view.jobs):
+        return view
+    return replace(view, jobs=tuple(_waiting(job, view.now) if _is_behind(job) else job for job in view.jobs))
+
+
+def _is_behind(job: JobView) -> bool:
+    return job.is_background or (job.target is not None and job.target.role is Role.BACKGROUND)
+
+
+def _gpus(placement: Placement | None) -> Iterable[GpuRef]:
+    return () if placement is None else placement.gpus
+
+
+def _waiting(job: JobView, now: float) -> JobView:
+    """A background as a policy sees it: it waits, or is on its way to what the last plan gave it as a foreground."""
+    target = None if job.target is None or job.target.role is Role.BACKGROUND else job.target
+    if not job.is_background:
+        return replace(job, target=target)
+    return replace(
+        job,
+        placement=None,
+        target=target,
+        state=JobState.SUSPENDED,
+        leaving=False,
+        in_place=False,
+        rescaling=False,
+        members=(),
+        step=int(job.steps(now)),
+        step_at=None,
+        held_gpu_s=job.attained_gpu_s(now),
+        held_since=None,
+        last=job.placement,
+    )
+
+
+def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool) -> Plan:
+    """The plan that was made for `seen` (`without_backgrounds` of the view), and what becomes of backgrounds.
+
+    `on`: jobs may be backgrounds; else those that are go.
+    """
+    targets = plan.targets
+    of = targets.of if isinstance(targets, Targets) else (lambda job: known[job.id])
+    known: Mapping[int, Target] = {} if isinstance(targets, Targets) else plan.by_job()
+    behind = [job for job in view.jobs if _is_behind(job)]
+    waits = [job for job in view.waiting if _agrees(job) and job.id not in plan.warm] if on else []
+    if not behind and not waits:
+        return plan
+    said = {job.id: of(seen.by_id[job.id]) for job in behind}
+    pairs = _Pairs(view, {target.job: target.placement for target in targets})
+    for job in behind:
+        held, wanted = job.placement if job.is_background else job.target, said[job.id]
+        if wanted.placement is not None:
+            if job.is_background and not job.leaving and pairs.may_stay(job, wanted.placement):
+                said[job.id] = pairs.promoted(job, wanted)
+        elif job.blocked:
+            continue
+        elif on and held is not None and not job.leaving and pairs.keeps(job, held):
+            said[job.id] = pairs.take(job, held)
+        elif job.is_background:
+            why = "is to be no background any more" if not on else "makes room for the foreground of its GPUs"
+            said[job.id] = Target(job.id, None, f"{why}; {said[job.id].reason}")
+    again = [job for job in behind if job.placement is None and said[job.id].placement is None and not job.blocked]
+    for job in sorted([*waits, *(again if on else ())], key=lambda job: job.order):
+        if of(seen.by_id[job.id]).placement is None and (found := pairs.find(job)) is not None:
+            said[job.id] = pairs.take(job, found)
+    if isinstance(targets, Targets):
+        return replace(plan, targets=targets.of_view(view, said))
+    return replace(plan, targets=tuple(said.get(target.job, target) for target in targets))
+
+
+def _agrees(job: JobView) -> bool:
+    # Ranks that form memberships come and go by themselves: a background is to be gone at once.
+    return job.share is not None and job.share.as_background and job.rescale == "restart"
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Who is to be the foreground of which GPU, and the backgrounds beside them so far."""
+
+    view: View
+    placements: Mapping[int, Placement | None]  # of the foregrounds, by job
+    owners: dict[GpuRef, JobView] = field(init=False)
+    nodes: dict[str, NodeView] = field(init=False)
+    taken: set[GpuRef] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        by_id = self.view.by_id
+        self.owners = {gpu: by_id[number] for number, place in self.placements.items() for gpu in _gpus(place)}
+        self.nodes = {node.name: node for node in self.view.nodes}
+
+    def allows(self, job: JobView, gpu: GpuRef) -> bool:
+        """Whether the job may be the background of this GPU."""
+        if gpu in self.taken:
+            return False
+        return not share_refusal(self.nodes.get(gpu.node), gpu.number, self.owners.get(gpu), job)
+
+    def may_stay(self, job: JobView, wanted: Placement) -> bool:
+        """Whether it can go on as the foreground where it is, in the place of GPUs that are as good."""
+        held = job.placement
+        if held is None or [len(share.gpus) for share in held.shares] != [len(share.gpus) for share in wanted.shares]:
+            return False
+        if any(self.owners.get(gpu, job).id != job.id for gpu in held.gpus):
+            return False
+        kinds = self.view.kinds
+        same = all(kinds.get(here) == kinds.get(there) for here, there in zip(held.nodes, wanted.nodes, strict=True))
+        return same and all(gpu.number in self.view.gpus.get(gpu.node, ()) for gpu in held.gpus)
+
+    def promoted(self, job: JobView, wanted: Target) -> Target:
+        """Its own GPUs, no longer as a background."""
+        for gpu in _gpus(wanted.placement):
+            self.owners.pop(gpu, None)
+        assert job.placement is not None
+        assert wanted.placement is not None
+        self.owners.update((gpu, job) for gpu in job.placement.gpus)
+        return Target(job.id, replace(job.placement, role=wanted.placement.role), wanted.reason)
+
+    def keeps(self, job: JobView, held: Placement) -> bool:
+        """Whether it may stay there, or start there as the last plan had it."""
+        if job.placement is None and not all(self._runs(gpu) for gpu in held.gpus):
+            return False
+        return all(self.allows(job, gpu) for gpu in held.gpus)
+
+    def _runs(self, gpu: GpuRef) -> bool:
+        """Whether the foreground of the GPU is there already and stays, so that a background can start beside it."""
+        owner = self.owners.get(gpu)
+        if owner is None or owner.leaving or owner.is_background or owner.placement is None:
+            return False
+        return gpu in owner.placement.gpus and gpu.number in self.view.gpus.get(gpu.node, ())
+
+    def find(self, job: JobView) -> Placement | None:
+        """GPUs beside foregrounds for the job; None where there are too few. Most room comes first."""
+        found: list[Share] = []
+        rooms = []
+        for name in self.nodes:
+            gpus = [gpu for gpu in self._of(name) if self._runs(gpu) and self.allows(job, gpu)]
+            counts = [each for each in job.allowed(len(gpus)) if each <= max(job.best_gpus(len(gpus)), job.gpus_min)]
+            if counts:
+                best = sorted(gpus, key=lambda gpu: (-self._room(gpu), gpu.number))[: counts[-1]]
+                rooms.append((-len(best), -min(map(self._room, best)), name, best))
+        for _, _, name, best in sorted(rooms)[: job.nodes]:
+            found.append(Share(name, tuple(sorted(gpu.number for gpu in best))))
+        if len(found) < job.nodes:
+            return None
+        return Placement(tuple(sorted(found, key=lambda share: share.node)), Role.BACKGROUND)
+
+    def _of(self, name: str) -> list[GpuRef]:
+        return [GpuRef(name, index) for index in self.nodes[name].gpus]
+
+    def _room(self, gpu: GpuRef) -> int:
+        return dict(self.nodes[gpu.node].memory).get(gpu.number, 0) - (self.owners[gpu].gpu_memory_mib or 0)
+
+    def take(self, job: JobView, placement: Placement) -> Target:
+        """Gives the job these GPUs."""
+        self.taken.update(placement.gpus)
+        beside = {self.owners[gpu].id: self.owners[gpu] for gpu in placement.gpus if gpu in self.owners}
+        limits = [each.share.slowdown for each in beside.values() if each.share and each.share.slowdown]
+        names = f"{'job' if len(beside) == 1 else 'jobs'} {', '.join(map(str, sorted(beside)))}"
+        where = f"{count(len(placement.gpus), 'GPU')} of {fold_nodes(placement.nodes)}"
+        limit = f", which it may slow down by {100 * min(limits):g} %" if limits else ""
+        return Target(job.id, placement, f"background on {where}" + (f" beside {names}{limit}" if beside else ""))
