@@ -101,7 +101,7 @@ def number(value: float) -> str:
 
 
 def allowed(limits: SettingLimits) -> str:
-    if limits.kind is str:
+    if limits.kind in (str, bool):
         return limits.said
     unit = " s" if limits.kind is float else ""
     return f"{number(limits.low)} to {number(limits.high)}{unit}"

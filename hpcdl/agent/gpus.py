@@ -456,18 +456,19 @@ class Grants:
         self._path = run / NAME
         self._waiting = b""
 
-    def granted(self, key: Key, uuids: Sequence[str]) -> None:
+    def granted(self, key: Key, uuids: Sequence[str], side: Side = Side.ALONE) -> None:
         """These are about to be the attempt's own; again and again for the same is one grant."""
-        self._write(GRANTED, key, uuids)
+        self._write(GRANTED, key, uuids, {} if side is Side.ALONE else {"share": side.value})
 
     def freed(self, key: Key, uuids: Sequence[str | None] = (None,)) -> None:
         """Nothing of the incarnation is left, and these were seen without it; None: whatever it had."""
         self._write(FREED, key, uuids)
 
-    def _write(self, what: str, key: Key, uuids: Sequence[str | None]) -> None:
+    def _write(self, what: str, key: Key, uuids: Sequence[str | None], more: Mapping[str, str] | None = None) -> None:
         moment = {"boot": round(boottime(), 3), "boot_id": boot_id()}
         lines = [
-            json.dumps({**moment, "uuid": uuid, "job": key[0], "incarnation": key[1], "what": what}) for uuid in uuids
+            json.dumps({**moment, "uuid": uuid, "job": key[0], "incarnation": key[1], "what": what, **(more or {})})
+            for uuid in uuids
         ]
         self._waiting += "".join(f"{line}\n" for line in lines).encode()
         try:

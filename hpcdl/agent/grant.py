@@ -120,7 +120,7 @@ class Grant:
             shown = self._site.gpus.shown(self.gpus)
         except ValueError as error:
             raise StartRefusal(str(error)) from None
-        self._site.grants.granted(self._key, self.gpus)
+        self._site.grants.granted(self._key, self.gpus, self.side)
         bound = ",".join(map(str, self._site.gpus.processors(self.gpus, cpus)))
         processors = {CPUS_VARIABLE: bound} if bound else {}
         shares = {} if self.side is Side.ALONE else {SHARE_VARIABLE: self.side.value}

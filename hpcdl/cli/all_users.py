@@ -369,6 +369,7 @@ _GPU: Form = {
     **dict.fromkeys(("name", "state"), _text),
     **dict.fromkeys(("index", "memory_mib", "util", "used_mib", "power_w"), _number),
     "holder": _checked_holder,
+    "background": _checked_holder,
 }
 
 _NODE: Form = {

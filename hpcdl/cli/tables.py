@@ -144,6 +144,10 @@ def _rows(columns: dict[str, list[Any]], number: int) -> list[Row]:
 Rows = list[dict[str, Any]]
 
 
+HOLDERS = ("holder", "background")
+"""Keys of a GPU that name attempts: which has it, and which runs beside that one."""
+
+
 def node_rows(nodes: Sequence[Row]) -> Rows:
     """Rows of nodes from the answer of `GET /v1/nodes`, with what their GPUs come to."""
     rows = []
@@ -156,7 +160,7 @@ def node_rows(nodes: Sequence[Row]) -> Rows:
                 "agent": agent_text(node),
                 "kinds": sorted({str(gpu.get("name") or "") for gpu in gpus} - {""}) or None,
                 "counts": (use.held, sum(map(_healthy, gpus)), len(gpus)),
-                "jobs": sorted({gpu["holder"]["job"] for gpu in gpus if gpu.get("holder")}) or None,
+                "jobs": sorted({gpu[key]["job"] for gpu in gpus for key in HOLDERS if gpu.get(key)}) or None,
                 "util": use.load,
                 "used": _sum(gpu.get("used_mib") for gpu in gpus),
                 "memory": _sum(gpu.get("memory_mib") or None for gpu in gpus),
@@ -244,9 +248,9 @@ def _holder(gpu: Row) -> tuple[int, int] | None:
 
 
 def holder_text(gpu: Row) -> str:
-    """The attempt that holds a GPU, `7.2`: the job and its number."""
-    holder = gpu.get("holder")
-    return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
+    """The attempt that holds a GPU, `7.2`: the job and its number; with a background beside it `7.2 + 9.1`."""
+    found = [f"{gpu[key]['job']}.{gpu[key]['incarnation']}" for key in HOLDERS if gpu.get(key)]
+    return " + ".join(found) or "-"
 
 
 def memory_text(used: float | None, whole: float | None) -> str:

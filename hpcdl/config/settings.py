@@ -67,6 +67,10 @@ def _text(default: str | None, form: re.Pattern[str], said: str) -> Any:
     return field(default=default, metadata={"limits": SettingLimits(str, said, form=form, optional=default is None)})
 
 
+def _switch(default: bool) -> Any:
+    return field(default=default, metadata={"limits": SettingLimits(bool, "on or off")})
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Every setting; `origins`: where each value comes from. Names end in their unit: _s, _bytes.
@@ -83,6 +87,7 @@ class Config:
     objective: str = _text("jct", _NAME, "an objective's name")
     t_fwd_s: float | None = _seconds(120.0, 1, optional=True)
     parallel_trainers: int | None = _whole(None, 1, 1_000_000, "trainers")
+    sharing: bool = _switch(False)
     packing: str = _text("adaptive", re.compile("|".join(PACKING)), " or ".join(PACKING))
     agent_lease_s: float = _seconds(600.0, 1, 30 * _DAY)
     lease_margin_s: float = _seconds(60.0, 0.1)

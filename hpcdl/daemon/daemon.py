@@ -573,4 +573,5 @@ def settings_of(config: Config) -> Settings:
         config.stall_s,
         config.avoid_s,
         config.avoid_failures,
+        sharing=config.sharing,
     )

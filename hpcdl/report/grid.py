@@ -88,7 +88,8 @@ def _tile(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
     index, state, job, _, util, used, memory, *_ = gpu
     look = look_of(node, gpu)
     name = names.get(job, f"job {job}")
-    first = f"{job} {name}" if job else state if state != "ok" else state_of(node) or "free"
+    beside = f"+{gpu[9]}" if len(gpu) > 9 and gpu[9] else ""
+    first = f"{job}{beside} {name}" if job else state if state != "ok" else state_of(node) or "free"
     second = "–" if util is None else f"{util:.0f} %"
     full = _share(util, 100.0) * (_HIGH - 6) if job else 0.0
     part = _share(used, memory)
@@ -132,9 +133,10 @@ def _cells(node: Row, names: Mapping[int, str], named: bool) -> str:
 
 
 def _told(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
-    index, state, job, incarnation, util, used, memory, detail, _ = gpu
+    index, state, job, incarnation, util, used, memory, detail, _, *behind = gpu
     lines = [f"{html(node['name'], 80)}:{index}"]
     lines.append(f"job {job}.{incarnation} {html(names.get(job, ''), 80)}" if job else "held by no job")
+    lines += [f"job {other} {html(names.get(other, ''), 80)} as its background" for other in behind if other]
     if state != "ok":
         lines.append(f"{html(state)} {html(detail)}".strip())
     if util is not None:
@@ -145,7 +147,7 @@ def _told(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
 
 
 def _all_told(node: Row, names: Mapping[int, str]) -> str:
-    jobs = dict.fromkeys(int(gpu[2]) for gpu in node["gpus"] if gpu[2])
+    jobs = dict.fromkeys(int(job) for gpu in node["gpus"] for job in (gpu[2], *gpu[9:10]) if job)
     loads = [gpu[4] for gpu in node["gpus"] if gpu[4] is not None]
     held = sum(1 for gpu in node["gpus"] if gpu[2])
     lines = [f"{html(node['name'], 80)} {state_of(node)}".strip(), f"{held} of {count(len(node['gpus']), 'GPU')} held"]

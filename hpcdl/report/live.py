@@ -354,7 +354,7 @@ class Recent:
             if row["kind"] == "IncarnationEnded" and row["at"] < answer["at"] - self.back_s
         }
         self._rows = [row for row in self._rows if _key(row) not in over][-MOST:]
-        held = {int(gpu[2]) for node in answer["nodes"] for gpu in node["gpus"]}
+        held = {int(job) for node in answer["nodes"] for gpu in node["gpus"] for job in (gpu[2], *gpu[9:10])}
         known = {row["body"].get("job") for row in self._rows} | held
         self.names = {job: name for job, name in self.names.items() if job in known}
 
@@ -390,7 +390,7 @@ class Recent:
         """What is held now since before the events that are known."""
         known = {(span.job, span.incarnation, span.node, span.gpu) for span in spans}
         for node in nodes:
-            for index, _, job, incarnation, *_, since in node["gpus"]:
+            for index, _, job, incarnation, _, _, _, _, since, *_ in node["gpus"]:
                 if job and (job, incarnation, node["name"], index) not in known:
                     name = self.names.get(job, f"job {job}")
                     begin = now - self.back_s if since is None else min(now, since)

@@ -157,17 +157,25 @@ def _blocks(spans: Sequence[Span]) -> list[list[Span]]:
         return span.job, span.incarnation, span.node, span.start_at, span.gpu
 
     for span in sorted(spans, key=key):
-        if blocks and key(blocks[-1][-1]) == (*key(span)[:-1], span.gpu - 1):
+        alone = _is_behind(span)  # half of a row: the other half is the foreground's
+        if blocks and not alone and key(blocks[-1][-1]) == (*key(span)[:-1], span.gpu - 1):
             blocks[-1].append(span)
         else:
             blocks.append([span])
-    return blocks
+    return sorted(blocks, key=lambda block: _is_behind(block[0]))
+
+
+def _is_behind(span: Span) -> bool:
+    """Whether it began as the background of another job."""
+    return span.pieces[0].role is Role.BACKGROUND
 
 
 def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale, paint: dict[int, int]) -> str:
     first = spans[0]
     y = rows[GpuRef(first.node, first.gpu)]
     height = ROW * len(spans) - 2
+    if _is_behind(first):
+        y, height = y + height // 2, height - height // 2
     x, width = scale.place(first.start_at), scale.place(first.end_at) - scale.place(first.start_at)
     whole = max(width, 0.05)
     inner = "".join(_piece(piece, first, whole, scale) for piece in first.pieces)
@@ -176,7 +184,7 @@ def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale, paint
         for number in range(1, len(spans))
     )
     middle = (len(spans) - 1) // 2 * ROW + (ROW - 2) / 2  # of a row, so that no line runs through the name
-    label = _label(first, whole, middle + 4)
+    label = "" if _is_behind(first) else _label(first, whole, middle + 4)
     return (
         f'<svg x="{x:.3f}%" y="{y}" width="{whole:.3f}%" height="{height}" class="bar c{paint[first.job]}">'
         f"<title>{escape(_tooltip(first, scale))}</title>{inner}{lines}"

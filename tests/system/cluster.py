@@ -36,10 +36,11 @@ def kill(pid: int) -> None:
 
 
 def granted_twice(home: Path) -> list[str]:
-    """By the agents' own records (of this home and of those beside it): GPUs that two incarnations had at once."""
+    """By the agents' own records (of this home and of those beside it): GPUs that two incarnations had at once, other
+    than a background beside its foreground."""
     found = []
     for path in home.parent.glob("*/run/*/grants.jsonl"):
-        holders: dict[str, tuple[int, int]] = {}
+        held: dict[tuple[str, tuple[int, int]], str | None] = {}
         older = path.with_name("grants.jsonl.1")
         text = (older.read_text() if older.exists() else "") + path.read_text()
         boot = 0.0
@@ -50,12 +51,15 @@ def granted_twice(home: Path) -> list[str]:
                 found.append(f"{path}: not in order: {line}")
             boot = entry["boot"]
             if entry["what"] == "granted":
-                if holders.setdefault(entry["uuid"], key) != key:
-                    found.append(f"{path}: job {holders[entry['uuid']]} still had it: {line}")
+                share = entry.get("share")
+                for (uuid, other), its in held.items():
+                    if uuid == entry["uuid"] and other != key and {share, its} != {"foreground", "background"}:
+                        found.append(f"{path}: job {other} still had it: {line}")
+                held[entry["uuid"], key] = share
             else:
-                for uuid in [entry["uuid"]] if entry["uuid"] is not None else list(holders):
-                    if holders.get(uuid) == key:
-                        del holders[uuid]
+                for uuid, owner in list(held):
+                    if owner == key and entry["uuid"] in (None, uuid):
+                        del held[uuid, owner]
     return found
 
 

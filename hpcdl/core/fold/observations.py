@@ -49,6 +49,8 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
     progress, placement = incarnation.progress, incarnation.placement
     if progress is None or placement is None or at <= progress.at or step <= progress.step:
         return
+    if incarnation.is_background or (world.backgrounds and not world.backgrounds.keys().isdisjoint(placement.gpus)):
+        return  # the other on its GPUs slows it down
     since = progress.at
     if incarnation.stop is not None:
         at = incarnation.stop.at  # from then on it finishes a step, and saves

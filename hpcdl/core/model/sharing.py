@@ -65,3 +65,17 @@ def grant_refusal(world: World, gpu: GpuRef, job: Job, *, background: bool) -> s
 def holder_of(world: World, gpu: GpuRef) -> tuple[int, int] | None:
     """(job, incarnation) of who has the GPU: the foreground, or a background that is alone on it; None: nobody."""
     return world.holders.get(gpu) or world.backgrounds.get(gpu)
+
+
+def holders_of(world: World, gpu: GpuRef) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """Who has the GPU (`holder_of`), and the background beside it, None where there is none."""
+    holder = world.holders.get(gpu)
+    return holder_of(world, gpu), None if holder is None else world.backgrounds.get(gpu)
+
+
+def partners_of(world: World, job: Job) -> list[Job]:
+    """The jobs that are on GPUs of this one, by their ids."""
+    running = job.running
+    there = world.holders if running is not None and running.is_background else world.backgrounds
+    gpus = () if running is None or running.placement is None or not there else running.placement.gpus
+    return [world.jobs[number] for number in sorted({there[gpu][0] for gpu in gpus if gpu in there} - {job.id})]

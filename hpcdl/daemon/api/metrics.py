@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import psutil
 from starlette.requests import Request
 
+from hpcdl.core.model.sharing import holder_of
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo, JobState, Node, World
@@ -134,7 +135,7 @@ def gpu_state(world: World, node: Node, gpu: GpuInfo) -> str:
     """One of GPU_STATES."""
     if gpu.state != "ok":
         return "unhealthy"
-    if GpuRef(node.name, gpu.index) in world.holders:
+    if holder_of(world, GpuRef(node.name, gpu.index)) is not None:
         return "held"
     if not node.connected:
         return "away"

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.sharing import holders_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.daemon.api.context import ApiContext, route
@@ -149,7 +150,7 @@ def _nodes(world: World, beats: Beats) -> list[Json]:
         lines = {line.index: line for line in beats[name].gpus} if name in beats else {}
         gpus = []
         for gpu in node.gpus:
-            holder, line = world.holders.get(GpuRef(name, gpu.index)), lines.get(gpu.index)
+            (holder, behind), line = holders_of(world, GpuRef(name, gpu.index)), lines.get(gpu.index)
             avoided = node.avoids(gpu.index) if node.avoided else None
             gpus.append(
                 [
@@ -162,6 +163,7 @@ def _nodes(world: World, beats: Beats) -> list[Json]:
                     gpu.memory_mib,
                     gpu.detail or ("" if avoided is None else avoided.reason),
                     since.get(holder) if holder else None,
+                    behind[0] if behind else 0,
                 ]
             )
         kind = node.gpus[0].name if node.gpus else ""

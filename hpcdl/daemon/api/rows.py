@@ -15,6 +15,7 @@ from hpcdl.core.model.incarnation import Incarnation
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import redacted
 from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.sharing import holder_of, holders_of
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import Job, World, beginning_of, can_suspend
@@ -140,7 +141,7 @@ class RowBuilder:
 
     def _role(self, gpu: GpuRef) -> str | None:
         """The role of the job that holds the GPU."""
-        holder = self.world.holders.get(gpu)
+        holder = holder_of(self.world, gpu)
         job = self.world.jobs.get(holder[0]) if holder is not None else None
         running = job.running if job is not None else None
         return None if running is None or running.placement is None else running.placement.role.value
@@ -150,13 +151,14 @@ class RowBuilder:
         node = self.world.nodes[name]
         gpus = []
         for gpu in node.gpus:
-            holder = self.world.holders.get(GpuRef(name, gpu.index))
+            holder, behind = holders_of(self.world, GpuRef(name, gpu.index))
             sample = samples.get(gpu.index)
             avoided = node.avoids(gpu.index)
             gpus.append(
                 {
                     **to_json(gpu),
                     "holder": {"job": holder[0], "incarnation": holder[1]} if holder else None,
+                    "background": {"job": behind[0], "incarnation": behind[1]} if behind else None,
                     "util": sample.util if sample else None,
                     "used_mib": sample.memory_mib if sample else None,
                     "power_w": sample.power_w if sample else None,

@@ -106,7 +106,7 @@ _JOB = (
     *("suspends", "failures", "retries_used", "held", "cause", "exit_code", "eta_s"),
 )
 _NODE = ("name", "connected", "lost", "leaving", "until", "allocation", "cpus", "memory_mib", "emulated")
-_GPU = ("index", "name", "state", "holder", "memory_mib", "util", "used_mib", "power_w")
+_GPU = ("index", "name", "state", "holder", "background", "memory_mib", "util", "used_mib", "power_w")
 _DAEMON = ("pid", "host", "since_s", "cpu_s", "version", "home", "policy", "objective", "stopping")
 
 

@@ -10,10 +10,11 @@ from datetime import datetime
 
 from hpcdl.core.model.arrays import members_of
 from hpcdl.core.model.health import Avoided
-from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Placement, Purpose
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Placement, Purpose, Role
 from hpcdl.core.model.pilot import Pilot
+from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, partners_of
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.core.model.units import count, fold_nodes, memory_text, seconds_text
 from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, lifts_hold
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.exemption import STARTS, exemption
@@ -105,7 +106,7 @@ def reason(
     if state is JobState.RUNNING and running is not None and _all_here(world, running):
         return ""
     if running is None and target is not None and target.placement is not None:
-        return _waits_for_gpus(world, target.placement) or planned
+        return _waits_for_gpus(world, job, target.placement) or planned
     if job.held:
         over = "; it starts over" if _starts_over(job) else ""
         return f"held by its user: hpcdl {lifts_hold(job)} {job.id}{over}"
@@ -204,8 +205,13 @@ def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:
     return "its user holds it" if job.held else ""
 
 
-def _waits_for_gpus(world: World, placement: Placement) -> str:
-    held = [(gpu, holder) for gpu in placement.gpus if (holder := world.holders.get(gpu)) is not None]
+def _waits_for_gpus(world: World, job: Job, placement: Placement) -> str:
+    background = placement.role is Role.BACKGROUND
+    held = [
+        (gpu, holder)
+        for gpu in placement.gpus
+        if grant_refusal(world, gpu, job, background=background) and (holder := holder_of(world, gpu)) is not None
+    ]
     if held:
         jobs = sorted({holder[0] for _, holder in held})
         by = f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(str, jobs))}"
@@ -213,6 +219,18 @@ def _waits_for_gpus(world: World, placement: Placement) -> str:
         return f"waiting for {count(len(placement.gpus), 'GPU')}: starts as soon as {by} {free}"
     away = [gpu for gpu in placement.gpus if gpu.number not in world.nodes[gpu.node].usable]
     return f"waits for {', '.join(map(str, away))} to come back" if away else ""
+
+
+def _shared_with(job: Job, other: Job) -> str:
+    """Who is on its GPUs beside it, and what was agreed."""
+    front, back = (other, job) if job.running is not None and job.running.is_background else (job, other)
+    limit = None if front.spec.share is None else front.spec.share.slowdown
+    memory = " and ".join(memory_text(each) for each in map(known_memory_mib, (front, back)) if each is not None)
+    slow = "" if limit is None else f", which may slow it down by {100 * limit:g} %"
+    if job is front:
+        return f"job {back.id} runs on its GPUs as background{slow} (memory: {memory})"
+    slow = "" if limit is None else f", which it may slow down by {100 * limit:g} %"
+    return f"job {front.id} is the foreground of its GPUs{slow} (memory: {memory})"
 
 
 def _details(world: World, job: Job, now: float) -> list[str]:
@@ -225,6 +243,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
             for share in shares
         )
         lines.append(f"attempt {running.number} holds {where} as {running.placement.role}")
+        lines += [_shared_with(job, other) for other in partners_of(world, job)]
         lines += _that_go(world, running.placement, now)
         lines += _shares(world, job, running)
     elif not job.finished:
