@@ -163,7 +163,7 @@ def _nodes(world: World, beats: Beats) -> list[Json]:
                     gpu.memory_mib,
                     gpu.detail or ("" if avoided is None else avoided.reason),
                     since.get(holder) if holder else None,
-                    behind[0] if behind else 0,
+                    *(behind[:1] if behind else ()),
                 ]
             )
         kind = node.gpus[0].name if node.gpus else ""
