@@ -125,6 +125,7 @@ def test_cores_are_known_from_the_second_look_on(monkeypatch: pytest.MonkeyPatch
 
 
 def utils(daemon: Daemon) -> list[int | None]:
+    until(lambda: daemon.heartbeats, "a heartbeat")
     return [line.util for line in daemon.heartbeats[-1].gpus]
 
 
