@@ -232,19 +232,29 @@ class Session:
         This is a step boundary: where the job shares its GPUs as a background, it waits here for its step gate."""
         if not self._loops:
             self._loops = self.send("loop")
+        if self.page is not None and self._gate is not None:
+            self._gate.boundary()
+        return self.poll()
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the attempt on this node."""
+        return Path(self._socket).parent
+
+    @property
+    def page(self) -> step_gate.SharePage | None:
+        """What a job that shares its GPUs has in common with its agent, None for any other; once it has its GPUs."""
         if not self._knows_gate:
             self._knows_gate = True
             self._make_gate(self._environ.get("HPCDL_SHARE", ""))
-        if self._gate is not None:
-            self._gate.boundary()
-        return self.poll()
+        return None if self._gate is None else self._gate.page
 
     def _make_gate(self, role: str) -> None:
         from hpcdl.trainer.peers import size
 
         try:
             if role in (step_gate.FOREGROUND, step_gate.BACKGROUND):
-                self._gate = step_gate.StepGate(self, Path(self._socket).parent, role, size(self._environ))
+                self._gate = step_gate.StepGate(self, self.run_folder, role, size(self._environ))
         except (OSError, ValueError) as error:
             log.warning("no step gate: %s", error)
 
