@@ -3,7 +3,11 @@
 At each boundary a rank writes its number, and then looks whether a stop is requested: two accesses to memory. The first
 rank that knows of a request sets it for all, reads how far every other is, and fixes the boundary: nobody is past it,
 and who is before it trains on to it. So nobody waits, and no collective is needed; a rank may be inside of one, slow,
-ahead, or not there yet. Files, processes and locks only; what the ranks say to each other otherwise is in peers.py.
+ahead, or not there yet.
+
+Of several nodes each has such memory (`shared` is false), and stop_exchange.py fixes the boundary. Who comes to one
+meanwhile waits there for it, and for no other rank: so nobody goes beyond what `furthest` said. Files, processes and
+locks only; what the ranks say to each other otherwise is in peers.py.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from pathlib import Path
 RANKS_LIMIT = 1024
 SETTLE_S = 0.002
 """From setting the request to reading the numbers: who missed the one has written the other long before."""
+
+WAIT_S = 0.001
+"""Between two looks at the boundary that several nodes agree on."""
 
 LAUNCH, REQUEST, STOP = range(3)  # words of 8 bytes: which set of processes this is; 1; the boundary, 0 for none
 FIRST, WORDS = 8, 4  # where the ranks' own begin, and how many each has:
@@ -55,6 +62,7 @@ class StepCounters:
         self._mine = FIRST + WORDS * rank
         self._boundary = 0
         self._stop = 0
+        self.shared = True  # by all ranks of the training; else those of other nodes have a word in it
 
     def arrive(self, flag: bool) -> bool:
         """The next boundary. `flag`: this rank knows of a request to stop. True where all stop: here."""
@@ -78,17 +86,44 @@ class StepCounters:
 
     def _fix(self) -> int:
         """The boundary to stop at. Whoever comes first fixes it, and waits for no other rank."""
+        if not self.shared:
+            self.request()
+            while not self.stopped:
+                time.sleep(WAIT_S)
+            return self._words[STOP]
         with self._locked():
             words = self._words
             if not words[STOP]:
-                words[REQUEST] = 1
-                time.sleep(SETTLE_S)
-                words[STOP] = max(self._earliest(at) for at in range(FIRST, SIZE // 8, WORDS))
+                self.request()
+                words[STOP] = self.furthest()
             return words[STOP]
+
+    def request(self) -> None:
+        """From now on no rank goes beyond the boundary that is next for it, before it knows where all stop."""
+        self._words[REQUEST] = 1
+
+    @property
+    def requested(self) -> bool:
+        """Whether a rank of this node, or of another, knows of a request to stop."""
+        return bool(self._words[REQUEST])
+
+    def furthest(self) -> int:
+        """Once it is requested: the first boundary at which all ranks of this node can stop."""
+        time.sleep(SETTLE_S)
+        return max(self._earliest(at) for at in range(FIRST, SIZE // 8, WORDS))
+
+    def stop(self, boundary: int) -> None:
+        """The ranks of all nodes stop there."""
+        self._words[STOP] = boundary
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is known where all stop."""
+        return bool(self._words[STOP])
 
     def _earliest(self, at: int) -> int:
         """The first boundary at which the rank whose words begin there can stop: where it is if it knows of the
-        request, for then it waits for the lock; else it may have begun the step that follows."""
+        request, for then it waits there; else it may have begun the step that follows."""
         boundary = self._words[at]  # read once, and first: it may go on meanwhile
         return boundary if boundary and self._words[at + HEARD] == boundary else boundary + 1
 

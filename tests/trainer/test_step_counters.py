@@ -6,11 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,84 +17,10 @@ from hypothesis import strategies as st
 
 from hpcdl.trainer import step_counters
 from hpcdl.trainer.step_counters import StepCounters
+from tests.trainer.interleaving import Model
 from tests.trainer.supervisor import until
 
 PATIENCE_S = 30.0
-
-
-class Model:
-    """Real counters of several ranks, each in a thread of its own of which one at a time runs: `draw` chooses which, at
-    each access to the shared memory. `coupled`: no rank ends a step that another has not begun, as in a collective."""
-
-    def __init__(self, folder: Path, ranks: int, total: int, coupled: bool, requests: dict[int, int]) -> None:
-        self.total, self.coupled, self.requests = total, coupled, requests
-        self.counters = [StepCounters(folder, 1, rank) for rank in range(ranks)]
-        self.begun = [0] * ranks  # the step that each has begun
-        self.stopped: dict[int, int] = {}
-        self.holder: int | None = None
-        self.waits: list[Any] = [lambda: True] * ranks  # until it may go on
-        self.turns = [threading.Semaphore(0) for _ in range(ranks)]
-        self.parked = threading.Semaphore(0)
-        self.ended: set[int] = set()
-        for rank, each in enumerate(self.counters):
-            each._words = Memory(each._words, self, rank)  # type: ignore[assignment]
-            each._locked = partial(self.locked, rank)  # type: ignore[method-assign]
-
-    def park(self, rank: int, until: Any = lambda: True) -> None:
-        self.waits[rank] = until
-        self.parked.release()
-        self.turns[rank].acquire()
-
-    @contextmanager
-    def locked(self, rank: int) -> Iterator[None]:
-        self.park(rank, lambda: self.holder is None)
-        self.holder = rank
-        yield
-        self.holder = None
-
-    def train(self, rank: int) -> None:
-        self.turns[rank].acquire()
-        try:
-            self.steps(rank)
-        finally:
-            self.ended.add(rank)
-            self.parked.release()
-
-    def steps(self, rank: int) -> None:
-        for step in range(1, self.total + 1):
-            if self.counters[rank].arrive(self.requests.get(rank, self.total + 1) <= step):
-                self.stopped[rank] = step
-                break
-            self.begun[rank] = step
-            if self.coupled:
-                self.park(rank, lambda step=step: min(self.begun) >= step)
-
-    def run(self, draw: Any) -> None:
-        threads = [threading.Thread(target=self.train, args=(rank,), daemon=True) for rank in range(len(self.begun))]
-        for each in threads:
-            each.start()
-        while len(self.ended) < len(threads):
-            ready = [rank for rank in range(len(threads)) if rank not in self.ended and self.waits[rank]()]
-            assert ready, f"a deadlock: begun {self.begun}, stopped {self.stopped}"
-            self.turns[draw(st.sampled_from(ready))].release()
-            assert self.parked.acquire(timeout=PATIENCE_S)
-        for each in threads:
-            each.join(PATIENCE_S)
-
-
-class Memory:
-    """The shared words of one rank; each access is a point at which another may run."""
-
-    def __init__(self, words: Any, model: Model, rank: int) -> None:
-        self._words, self._model, self._rank = words, model, rank
-
-    def __getitem__(self, word: int) -> int:
-        self._model.park(self._rank)
-        return int(self._words[word])
-
-    def __setitem__(self, word: int, value: int) -> None:
-        self._model.park(self._rank)
-        self._words[word] = value
 
 
 @given(st.data())
@@ -110,8 +32,8 @@ def test_ranks_stop_at_one_step_in_any_order(data: Any) -> None:
         patch.setattr(step_counters, "RANKS_LIMIT", ranks)
         patch.setattr(step_counters, "SIZE", 8 * (step_counters.FIRST + step_counters.WORDS * ranks))
         patch.setattr(step_counters, "SETTLE_S", 0.0)
-        model = Model(Path(folder), ranks, 6, data.draw(st.booleans(), "coupled"), requests)
-        model.run(data.draw)
+        model = Model([Path(folder)] * ranks, 6, data.draw(st.booleans(), "coupled"), requests)
+        model.run(lambda ready: data.draw(st.sampled_from(ready)))
     assert len(set(model.stopped.values())) <= 1, "two different steps"
     assert len(model.stopped) in (0, ranks), "one stops, and another trains on"
     if model.coupled:
