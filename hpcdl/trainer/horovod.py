@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.horovod_rendezvous import MPIRUN_SIZE, meet_under_mpirun
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.peers import JoinedRanks
 from hpcdl.trainer.session import attach
 
 MODULES = ("horovod.torch", "horovod.tensorflow")
@@ -28,16 +27,11 @@ END = "\n"  # of one rank's text, which is JSON in one line
 meet_under_mpirun()
 
 
-class HorovodRanks(RankAgreement):
-    """By Horovod's own collectives, of whichever framework `init` was called for.
-
-    With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
-    Raises RuntimeError before `init`, and where each of several ranks of mpirun or jsrun would train alone.
-    """
+class HorovodRanks(JoinedRanks):
+    """By Horovod's own collectives, of whichever framework `init` was called for. Raises RuntimeError before `init`,
+    and where each of several ranks of mpirun or jsrun would train alone."""
 
     def __init__(self, every: int = 1) -> None:
-        if every < 1:
-            raise ValueError(f"every {every} must be 1 or more")
         found = [sys.modules[name] for name in MODULES if name in sys.modules]
         self._hvd: Any = next((module for module in found if module.is_initialized()), None)
         if self._hvd is None:
@@ -47,9 +41,8 @@ class HorovodRanks(RankAgreement):
                 "mpirun or jsrun started several ranks, and Horovod knows of one alone: use mpirun on one node, import "
                 "hpcdl.trainer.horovod before hvd.init(), or build Horovod with MPI"
             )
+        super().__init__(self._hvd.size(), every)
         self.by_torch = self._hvd.__name__ == MODULES[0]
-        self._every = every
-        self._calls = 0
 
     def gather(self, text: str) -> list[str]:
         mine = bytearray((text + END).encode())
@@ -62,20 +55,6 @@ class HorovodRanks(RankAgreement):
 
             gathered = self._hvd.allgather(tf.constant(list(mine), dtype=tf.uint8), name="hpcdl")
         return bytes(gathered.numpy()).decode().split(END)[:-1]
-
-    def any(self, flag: bool) -> bool:
-        return "true" in self.gather(json.dumps(bool(flag)))
-
-    def agree(self, flag: bool) -> bool:
-        self._calls += 1
-        return self._calls % self._every == 0 and self.any(flag)
-
-    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
-        chosen = json.loads(self.gather(json.dumps(None if found is None else [found.step, found.incarnation]))[0])
-        return None if chosen is None else attach().stored(*chosen)
-
-    def barrier(self) -> None:
-        self.gather("")
 
 
 def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts: Any) -> Iterator[int]:

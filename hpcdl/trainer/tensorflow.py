@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.keras_variables import global_generator
-from hpcdl.trainer.peers import RankAgreement, node_ranks
+from hpcdl.trainer.peers import JoinedRanks
 from hpcdl.trainer.session import attach
 
 CHECKPOINT = "checkpoint"  # the prefix of TensorFlow's own files
@@ -35,7 +33,7 @@ def steps(total: int, *, checkpoint: Any, every: int | None = None, agree_every:
             train_step(next(batches))
 
     `checkpoint`: the `tf.train.Checkpoint` of all that is trained. Under MultiWorkerMirroredStrategy it is called on
-    every worker, and they ask each other for a suspend at each `agree_every`-th step.
+    every worker. `agree_every`: as `peers.JoinedRanks` has it.
     """
     workers = Workers(_strategy(checkpoint), agree_every)
 
@@ -100,47 +98,35 @@ def batches(dataset: Any) -> Any:
     return Batches()
 
 
-class Workers(RankAgreement):
+class Workers(JoinedRanks):
     """The workers of a MultiWorkerMirroredStrategy, by its collectives; under any other strategy one process alone.
 
-    Every worker calls the same methods in the same order. Those of one node agree on the step of a suspend by peers.py,
-    without a collective; those of several ask each other at each `every`-th step: a suspend then comes up to so many
-    steps later. Raises ValueError where not exactly one of them writes checkpoints.
+    Every worker calls the same methods in the same order. Raises ValueError where not exactly one of them writes
+    checkpoints.
     """
 
     def __init__(self, strategy: Any = None, every: int = 1) -> None:
-        if every < 1:
-            raise ValueError(f"every {every} must be 1 or more")
         import tensorflow as tf
 
-        self.index, self.count = 0, 1
-        self._every = every
-        self._calls = 0
-        self._here: RankAgreement | None = None  # where all workers are on this node
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        self.index, count = 0, 1
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+            chiefs = len(jobs.get("chief", ()))
+            count = chiefs + len(jobs.get("worker", ())) or 1
+            self.index = strategy.cluster_resolver.task_id if count > 1 else 0
+            if strategy.cluster_resolver.task_type == "worker":
+                self.index += chiefs
+        super().__init__(count, every)
+        if count == 1:
             return
-        jobs = strategy.cluster_resolver.cluster_spec().as_dict()
-        chiefs = len(jobs.get("chief", ()))
-        self.count = chiefs + len(jobs.get("worker", ())) or 1
-        if self.count == 1:
-            return
-        self.index = strategy.cluster_resolver.task_id
-        if strategy.cluster_resolver.task_type == "worker":
-            self.index += chiefs
         self._strategy = strategy
         self._reduce = tf.function(lambda values: strategy.reduce("SUM", values, axis=None), reduce_retracing=True)
         writers = self._sum([int(attach().writer)])[0]
         if writers != 1:
             raise ValueError(
-                f"{writers} of {self.count} workers write checkpoints: start them with python -m hpcdl.trainer.ranks "
+                f"{writers} of {count} workers write checkpoints: start them with python -m hpcdl.trainer.ranks "
                 f"--tf-config, or set RANK of each to its index in TF_CONFIG"
             )
-
-        session = attach()
-        if session.inside and os.environ.get("HPCDL_LOCAL_RANKS") == str(self.count):
-            here = node_ranks(session, self.index, self.count)
-            if not self.any(here is None):
-                self._here = here
 
     def _sum(self, values: list[int]) -> list[int]:
         import tensorflow as tf
@@ -152,35 +138,22 @@ class Workers(RankAgreement):
         return [int(each) for each in self._reduce(mine).numpy()]
 
     def any(self, flag: bool) -> bool:
-        return flag if self.count == 1 else self._sum([int(flag)])[0] > 0
-
-    def agree(self, flag: bool) -> bool:
-        if self._here is not None:
-            return self._here.agree(flag)
-        self._calls += 1
-        return self._calls % self._every == 0 and self.any(flag)
-
-    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
-        if self.count == 1:
-            return found
-        # Only the writer finds one; a step of 0 is one, too.
-        number, step, incarnation = self._sum([0, 0, 0] if found is None else [1, found.step, found.incarnation])
-        return None if number == 0 else attach().stored(step, incarnation)
+        return flag if self.size == 1 else self._sum([int(flag)])[0] > 0
 
     def barrier(self) -> None:
-        if self.count > 1:
+        if self.size > 1:
             self._sum([1])
 
     def gather(self, text: str) -> list[str]:
         """Every worker's text, in their order."""
-        if self.count == 1:
+        if self.size == 1:
             return [text]
         mine = list(text.encode())
-        lengths = self._sum([len(mine) if each == self.index else 0 for each in range(self.count)])
+        lengths = self._sum([len(mine) if each == self.index else 0 for each in range(self.size)])
         begin = sum(lengths[: self.index])
         rest = sum(lengths) - begin - len(mine)
         whole = bytes(self._sum([0] * begin + mine + [0] * rest))
-        ends = [sum(lengths[: each + 1]) for each in range(self.count)]
+        ends = [sum(lengths[: each + 1]) for each in range(self.size)]
         return [whole[end - length : end].decode() for end, length in zip(ends, lengths)]
 
 

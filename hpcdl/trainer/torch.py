@@ -11,7 +11,6 @@ import atexit
 import copy
 import ctypes
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,36 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.checkpoints import Checkpoint
-from hpcdl.trainer.peers import RankAgreement, node_ranks, run_folder
+from hpcdl.trainer.peers import JoinedRanks, RankAgreement
 from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"
-BOOT = "/proc/sys/kernel/random/boot_id"  # two nodes may have the same numbers for two folders
 EXIT_PAUSE_S, EXIT_PAUSES = 0.01, 10  # see _let_gloo_finish
 _backends: list[Any] = []  # of gloo, never to be destroyed
 _barrier: list[Any] = []  # the newest, done or not
 
 
-class Ranks(RankAgreement):
-    """By torch.distributed (gloo, NCCL); one rank alone if no process group was made.
-
-    Ranks of one node agree on the step of a suspend by peers.py, without a collective. Those of several nodes ask each
-    other at each `every`-th step: a suspend then comes up to so many steps later.
-    """
+class Ranks(JoinedRanks):
+    """By torch.distributed (gloo, NCCL); one rank alone if no process group was made."""
 
     def __init__(self, every: int = 1, group: Any = None) -> None:
         """`group`: of all ranks, None for the default one."""
-        if every < 1:
-            raise ValueError(f"every {every} must be 1 or more")
         import torch.distributed as dist
 
         self._dist: Any = dist if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
+        super().__init__(1 if self._dist is None else dist.get_world_size(), every)
         self._group = group
-        self._every = every
-        self._calls = 0
-        self._looked = self._dist is None
-        self._here = RankAgreement() if self._dist is None else None
         self._backend = "" if self._dist is None else self._dist.get_backend(group)
         if self._backend == "gloo":
             keep_gloo(group)
@@ -65,35 +53,6 @@ class Ranks(RankAgreement):
         tensor = self._tensor([int(flag)])
         self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX, group=self._group)
         return bool(tensor.item())
-
-    def agree(self, flag: bool) -> bool:
-        if not self._looked:
-            self._looked = True
-            self._here = self._on_one_node()
-        if self._here is not None:
-            return self._here.agree(flag)
-        self._calls += 1
-        return self._calls % self._every == 0 and self.any(flag)
-
-    def _on_one_node(self) -> RankAgreement | None:
-        """Collective: how ranks agree that share a run folder, or that hpcdl does not run; else None."""
-        session, where = attach(), "outside"
-        if session.inside:
-            where = _place_of_run_folder()
-        if len(set(self.gather(where))) > 1:
-            return None
-        if not session.inside:
-            return RankAgreement()
-        mine = node_ranks(session, self._dist.get_rank(), self._dist.get_world_size())
-        return None if self.any(mine is None) else mine
-
-    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
-        if self._dist is None:
-            return found
-        tensor = self._tensor([-1, -1] if found is None else [found.step, found.incarnation])
-        self._dist.broadcast(tensor, src=0, group=self._group)
-        step, incarnation = tensor.tolist()
-        return None if step < 0 else attach().stored(step, incarnation)
 
     def barrier(self) -> None:
         if self._dist is None:
@@ -118,7 +77,7 @@ class Ranks(RankAgreement):
         import torch
 
         mine = self._tensor(list(text.encode()))
-        lengths = [self._tensor([0]) for _ in range(self._dist.get_world_size())]
+        lengths = [self._tensor([0]) for _ in range(self.size)]
         self._dist.all_gather(lengths, self._tensor([len(mine)]), group=self._group)
         longest = max(int(each.item()) for each in lengths)
         parts = [self._tensor([0] * longest) for _ in lengths]
@@ -126,15 +85,6 @@ class Ranks(RankAgreement):
         self._dist.all_gather(parts, padded, group=self._group)
         both = zip(parts, lengths)
         return [bytes(part[: int(length.item())].tolist()).decode() for part, length in both]
-
-
-def _place_of_run_folder() -> str:
-    """The same on all ranks that share the run folder, and on no others."""
-    try:
-        found = os.stat(run_folder(os.environ))
-        return f"{Path(BOOT).read_text()} {found.st_dev} {found.st_ino}"
-    except OSError as error:  # a supervisor that is gone, say, and its folder with it
-        return f"{os.uname().nodename} {os.getpid()} {error}"
 
 
 def keep_gloo(group: Any = None) -> None:

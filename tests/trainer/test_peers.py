@@ -12,9 +12,9 @@ import pytest
 from benchmarks import agreement
 from hpcdl.trainer import peers
 from hpcdl.trainer.checkpoints import at
+from hpcdl.trainer.peers import place_of_run_folder
 from hpcdl.trainer.session import Session
 from hpcdl.trainer.step_counters import StepCounters
-from hpcdl.trainer.torch import _place_of_run_folder
 from tests.trainer.supervisor import supervisor
 
 TOY = """
@@ -76,10 +76,48 @@ def test_ranks_of_a_socket_stop_at_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_four_ranks_of_short_steps_never_part() -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_four_ranks_of_short_steps_never_part(nodes: int) -> None:
     """As `python -m benchmarks.agreement`, which does it 1,000 times."""
-    found = agreement.measure(suspends=30, ranks=4, pace_s=0.0005, each=30, seed=1)
+    found = agreement.measure(suspends=30, ranks=4, pace_s=0.0005, each=30, seed=1, nodes=nodes)
     assert (found["suspends"], found["parted"]) == (30, 0), found
+
+
+JOINED = """
+import json, sys
+import hpcdl.trainer as hpcdl
+from benchmarks.agreement import Ring, RingRanks
+session = hpcdl.attach()
+ring = Ring(session.rank, 2, int(sys.argv[1]))
+ranks = RingRanks(ring, 2)
+state = {"sum": 0}
+def save(folder): (folder / "state").write_text(json.dumps(state))
+def load(folder): state.update(json.loads((folder / "state").read_text()))
+for step in hpcdl.steps(10**9, save=save, load=load, ranks=ranks):
+    state["sum"] += ring.reduce(step)
+    assert state["sum"] == step * (step + 1), "the other rank is at another step"
+    state["collectives"] = not ranks.without_collectives
+"""
+
+
+@pytest.mark.timeout(300)
+def test_nodes_that_do_not_reach_each_other_agree_by_collectives(tmp_path: Path) -> None:
+    script = tmp_path / "joined.py"
+    script.write_text(JOINED)
+    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as one, supervisor(tmp_path / "run2", None) as other:
+        # TEST-NET-1, which is nobody's address
+        variables = {"HOROVOD_SIZE": "2", "HPCDL_ADDRESS": "192.0.2.1", "HPCDL_NODES": "n1,n2"}
+        first = one.start([script, "0"], HOROVOD_RANK="0", **variables)
+        assert first.stdout is not None
+        port = first.stdout.readline().split()[-1]
+        second = other.start([script, port], HOROVOD_RANK="1", **variables)
+        other.wait("progress")
+        second.send_signal(signal.SIGTSTP)
+        codes = one.end(first), other.end(second)
+        assert codes == (0, 0), first.stdout.read()
+        final = one.of("saved")[-1]
+    state = json.loads((Path(final["path"]) / "state").read_text())
+    assert (state["collectives"], state["sum"]) == (True, final["step"] * (final["step"] - 1))
 
 
 SAYS = """
@@ -155,15 +193,15 @@ def test_a_rank_that_comes_late_hears_what_was_said_before(tmp_path: Path, monke
 def test_ranks_without_a_run_folder_share_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the supervisor is gone: they then agree by their collectives."""
     monkeypatch.setenv("HPCDL_SOCKET", str(tmp_path / "run" / "s"))
-    places = {_place_of_run_folder()}
+    places = {place_of_run_folder()}
     monkeypatch.setattr("os.getpid", lambda: 1)
-    places.add(_place_of_run_folder())
+    places.add(place_of_run_folder())
     assert len(places) == 2
     (tmp_path / "run").mkdir()
-    place = _place_of_run_folder()
+    place = place_of_run_folder()
     monkeypatch.undo()
     monkeypatch.setenv("HPCDL_SOCKET", str(tmp_path / "run" / "other"))
-    assert _place_of_run_folder() == place not in places
+    assert place_of_run_folder() == place not in places
 
 
 def test_ranks_of_several_nodes_do_not_agree_by_the_folder_of_one(
