@@ -3,13 +3,17 @@
 import contextlib
 import re
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from hpcdl.trainer.horovod_rendezvous import HOST, INTERFACE, NODE, Rendezvous, sizes, slot
 from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, ROOT, Trained
 from tests.system.cluster import Cluster, kill
+from tests.trainer.supervisor import supervisor, until
 
 BIN = Path(PYTHON).parent
 NOT_BUILT = BIN.parent / "horovod-not-built"
@@ -205,3 +209,35 @@ def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     assert saved + 1 in {step for step, *_ in printed(cluster, job)}, "it goes on from what was saved"
     cluster.cli("cancel", str(job))
     cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
+
+
+@pytest.mark.holds("Horovod with torch", "two nodes agree without a collective")
+@pytest.mark.holds("Horovod with TensorFlow", "two nodes agree without a collective")
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_ranks_of_two_nodes_agree_without_a_collective(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two run folders: their ranks share no memory. One of them is asked to suspend."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+    with contextlib.ExitStack() as stack:
+        parents = [stack.enter_context(supervisor(tmp_path / node, tmp_path / "ckpt")) for node in ("n1", "n2")]
+        rendezvous = stack.enter_context(Rendezvous(HOST, sizes([NODE], [2])))
+        rendezvous.start()
+        children = []
+        for rank, parent in enumerate(parents):
+            environ = slot([2], 0, rank).environment(NODE, HOST, rendezvous.server_address[1], INTERFACE)
+            parent.log = tmp_path / f"{rank}.log"
+            children.append(parent.start([HERE / "horovod_nodes.py", framework], HPCDL_ADDRESS=HOST, **environ))
+        # Both are looked at all the time: each answers the rank that attaches to it.
+        until(lambda: min(len(each.of("progress")) for each in parents), "training on both nodes")
+        until(lambda: parents[0].of("progress")[-1]["step"] > 20, "20 steps")
+        children[1].send_signal(signal.SIGTSTP)
+        codes = [parent.end(child) for parent, child in zip(parents, children, strict=True)]
+        logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(2)]
+        assert codes == [0, 0], logs
+        final = parents[0].of("saved")[-1]["step"]
+    for log in logs:
+        said = re.search(r"trained (\d+) gathered (\d+)", log)
+        assert said is not None, log
+        assert (int(said[1]), final > 20) == (final, True)
+        assert int(said[2]) < 15, "as many as at any other number of steps"
