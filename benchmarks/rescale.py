@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.system.cluster import Cluster, kill_node
 
 SCRIPT = Path(__file__).resolve().parent.parent / "jobscripts" / "trainers" / "elastic_train.py"
-HOROVOD = SCRIPT.parents[2] / "tests" / "frameworks" / "horovod_elastic_train.py"
+HOROVOD = SCRIPT.parents[2] / "tests" / "frameworks" / "horovod_elastic_torch.py"
 MEANS = ("in-process", "torchrun", "restart")
 PATIENCE_S = 300.0
 

@@ -65,7 +65,7 @@ def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts
     variables); a `tf.random.Generator` is each rank's own.
     """
     ranks = HorovodRanks(agree_every)
-    save, load = (_save_torch, _load_torch) if ranks.by_torch else (_save_tensorflow, _load_tensorflow)
+    save, load = (_save_torch, _load_torch) if ranks.by_torch else (save_tensorflow, load_tensorflow)
     return loop.steps(
         total,
         save=lambda folder: save(folder, parts, ranks),
@@ -87,7 +87,8 @@ def _load_torch(folder: Path, parts: Mapping[str, Any]) -> None:
     torch.load(folder, **parts)
 
 
-def _save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: HorovodRanks) -> None:
+def save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: HorovodRanks) -> None:
+    """What `tf.train.Checkpoint` takes, and the random states of all ranks. Collective; rank 0 writes."""
     import tensorflow as tf
 
     generators, shared = _generators(parts)
@@ -99,7 +100,8 @@ def _save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: HorovodRanks
     (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
 
 
-def _load_tensorflow(folder: Path, parts: Mapping[str, Any]) -> None:
+def load_tensorflow(folder: Path, parts: Mapping[str, Any]) -> None:
+    """What `save_tensorflow` wrote, and this rank's random states."""
     import tensorflow as tf
 
     generators, shared = _generators(parts)

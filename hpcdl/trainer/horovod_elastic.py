@@ -1,4 +1,4 @@
-"""Elastic Horovod with PyTorch, where hpcdl's agents are what finds the hosts: `--rescale horovod`.
+"""Elastic Horovod, with PyTorch or TensorFlow, where hpcdl's agents are what finds the hosts: `--rescale horovod`.
 
 The ranks keep their processes, as all that are rescaled in place do (in_place.py): they learn the next membership from
 their supervisors, so no driver, discovery script or ssh is needed. `state.commit()` is where they go from one
@@ -8,16 +8,18 @@ membership to the next, where checkpoints are written, and where a suspend is he
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import hpcdl.trainer.torch as saving
-from hpcdl.trainer import process_groups
-from hpcdl.trainer.horovod import HorovodRanks
-from hpcdl.trainer.horovod_rendezvous import Rendezvous, sizes, slot
+from hpcdl.trainer import horovod_rendezvous, process_groups
+from hpcdl.trainer.horovod import HorovodRanks, load_tensorflow, save_tensorflow
+from hpcdl.trainer.horovod_rendezvous import Rendezvous, StoreLost, sizes, slot
 from hpcdl.trainer.in_place import InPlace, Training, World
 from hpcdl.trainer.membership import Membership
 from hpcdl.trainer.peers import RankAgreement
@@ -39,14 +41,15 @@ def run(*, total: int | None = None, every: int | None = None) -> Callable[[Call
     The state has an attribute `step`, the number of steps that are done, and the script calls `state.commit()` after
     each of them; `total` of them are to be done (HPCDL_STEPS without it). A checkpoint is written every `every` steps,
     when a suspend was asked for, and at the end; what the state holds besides models, optimizers and samplers must be
-    what JSON can hold. Outside of hpcdl it is `hvd.elastic.run`.
+    what JSON can hold. The state is a TorchState, or a TensorFlowState of all variables that are to be kept. Outside of
+    hpcdl it is `hvd.elastic.run`.
     """
 
     def decorate(train: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(train)
         def wrapper(state: Any, *given: Any, **named: Any) -> None:
-            import horovod.torch as hvd
-
+            training_class = TensorFlowTraining if hasattr(state, "variables") else ElasticTraining
+            hvd = importlib.import_module(training_class.horovod)
             session = attach()
             if not session.inside:
                 hvd.elastic.run(train)(state, *given, **named)
@@ -54,7 +57,7 @@ def run(*, total: int | None = None, every: int | None = None) -> Callable[[Call
             whole = session.total if total is None else total
             if whole is None:
                 raise ValueError("say how many steps there are: run(total=...), or submit with --steps")
-            training = ElasticTraining(hvd, state, lambda: train(state, *given, **named), whole, every)
+            training = training_class(hvd, state, lambda: train(state, *given, **named), whole, every)
             if session.rescale == IN_PROCESS:
                 hvd.shutdown()  # the one of this rank alone, if the script began with that
                 InPlace(training, TIMEOUT_S).run()
@@ -67,7 +70,9 @@ def run(*, total: int | None = None, every: int | None = None) -> Callable[[Call
 
 
 class ElasticTraining(Training):
-    """The script's state as a training that is rescaled: `state.step` is how far it is."""
+    """The script's state, PyTorch's, as a training that is rescaled: `state.step` is how far it is."""
+
+    horovod = "horovod.torch"
 
     def __init__(self, hvd: Any, state: Any, train: Callable[[], Any], total: int, every: int | None) -> None:
         self._hvd = hvd
@@ -76,10 +81,13 @@ class ElasticTraining(Training):
         self._world: World | None = None
         self._began = 0.0
         if not hasattr(state, STEP):
-            raise ValueError(f"the state must have an attribute {STEP}: TorchState(model=model, {STEP}=0, ...)")
-        parts = {name: handler.value for name, handler in state._handlers.items()}
-        super().__init__(attach(), self._train, parts, total, every, agree_every=1)
+            raise ValueError(f"the state must have an attribute {STEP}: {type(state).__name__}(..., {STEP}=0)")
+        super().__init__(attach(), self._train, self._parts(), total, every, agree_every=1)
         state.check_host_updates = self._committed
+
+    def _parts(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the objects."""
+        return {name: handler.value for name, handler in self._state._handlers.items()}
 
     def run_fixed(self) -> None:
         """The ranks that a launcher has started, from their start to their end."""
@@ -123,7 +131,7 @@ class ElasticTraining(Training):
     def lost(self, error: Exception) -> bool:
         from horovod.common.exceptions import HorovodInternalError
 
-        return isinstance(error, HorovodInternalError)
+        return isinstance(error, (HorovodInternalError, StoreLost))
 
     def recover(self) -> None:
         self._state.restore()  # and the optimizer forgets what it waited for
@@ -144,8 +152,7 @@ class ElasticTraining(Training):
 
     def _read(self, folder: Path) -> None:
         super()._read(folder)
-        for name, value in json.loads((folder / OBJECTS).read_text()).items():
-            setattr(self._state, name, value)
+        self._set_objects(json.loads((folder / OBJECTS).read_text()))
 
     def spread(self, source: int, take: bool, random: str) -> None:
         optimizers = {name: part for name, part in self.parts.items() if hasattr(part, "param_groups")}
@@ -160,12 +167,57 @@ class ElasticTraining(Training):
         for name, part in self.parts.items():
             if name not in optimizers:
                 self._hvd.broadcast_parameters(part.state_dict(), root_rank=source)
-        for name, value in theirs["objects"].items():
-            setattr(self._state, name, value)
+        self._set_objects(theirs["objects"])
         self.step = self._state.step
 
     def _objects(self) -> dict[str, Any]:
         return {name: getattr(self._state, name) for name in self._state._saved_state}
+
+    def _set_objects(self, objects: Mapping[str, Any]) -> None:
+        for name, value in objects.items():
+            setattr(self._state, name, value)
+
+
+class TensorFlowTraining(ElasticTraining):
+    """As ElasticTraining, of a TensorFlowState: the parts are its variables. PyTorch is not needed, so the ranks meet
+    at a store of Horovod's kind."""
+
+    horovod = "horovod.tensorflow"
+
+    def _parts(self) -> dict[str, Any]:
+        return {"variables": list(self._state.variables)}
+
+    def lost(self, error: Exception) -> bool:
+        errors = sys.modules["tensorflow"].errors
+        by_horovod = isinstance(error, (errors.UnknownError, errors.AbortedError)) and "Horovod" in str(error)
+        return by_horovod or super().lost(error)
+
+    def own_store(self, address: str) -> Any:
+        store = Rendezvous(address, {})
+        store.start()
+        return store
+
+    def meet(
+        self, wanted: Membership, rank: int, scope: str, about: dict[str, Any], check: Callable[[], None]
+    ) -> tuple[Any, list[dict[str, Any]]]:
+        return horovod_rendezvous.meet(wanted, rank, scope, about, check)
+
+    def device(self) -> Any:
+        """TensorFlow's own choice: this rank sees its GPU alone."""
+
+    def _write(self, folder: Path) -> None:
+        save_tensorflow(folder, self.parts, HorovodRanks())
+        if self.session.writer:
+            (folder / OBJECTS).write_text(json.dumps(self._objects()))
+
+    def _read(self, folder: Path) -> None:
+        load_tensorflow(folder, self.parts)
+        self._set_objects(json.loads((folder / OBJECTS).read_text()))
+
+    def spread(self, source: int, take: bool, random: str) -> None:
+        self._hvd.broadcast_variables(self.parts["variables"], root_rank=source)
+        self._set_objects(json.loads(self.ranks().gather(json.dumps(self._objects()))[source]))
+        self.step = self._state.step
 
 
 class HorovodGroup(ProcessGroup):
@@ -187,6 +239,9 @@ class HorovodGroup(ProcessGroup):
         hvd.init()
         self._connections = set(process_groups.connections()) - before
         self._wrapped = []
+
+    def cut(self) -> None:
+        self._shut_connections()
 
     def dissolve(self, lost: bool = False) -> None:
         if lost:

@@ -8,15 +8,18 @@ job rank 0 keeps one for each membership. Standard library only.
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from hpcdl.trainer.membership import Membership
 
 HOST = "127.0.0.1"
 NODE = "localhost"  # the name of the only one
@@ -25,6 +28,7 @@ VALUE_LIMIT = 1 << 20  # bytes; an address of Gloo's has some hundred
 MPIRUN = "PMIX_NAMESPACE"  # which mpirun started this rank
 MPIRUN_SIZE = "OMPI_COMM_WORLD_SIZE"
 MPIRUN_WAIT_S = 600.0  # for rank 0, which imports what the others import
+COMES_S = 10.0  # for what a rank of a membership writes, all of whose ranks are there
 POLL_S = 0.02
 
 
@@ -49,13 +53,8 @@ class Slot:
 
     def put(self, node: str, address: str, port: int) -> None:
         """Where Horovod looks for it when it is initialised again. Raises OSError."""
-        connection = http.client.HTTPConnection(address, port, timeout=_Request.timeout)
-        try:
-            text = ",".join(map(str, astuple(self)))
-            connection.request("PUT", f"/rank_and_size/{node}:{self.local_rank}", text.encode())
-            connection.getresponse().read()
-        finally:
-            connection.close()
+        text = ",".join(map(str, astuple(self)))
+        StoreClient(address, port, "rank_and_size").set(f"{node}:{self.local_rank}", text)
 
 
 def slot(ranks: Sequence[int], index: int, local_rank: int) -> Slot:
@@ -70,6 +69,73 @@ def sizes(nodes: Sequence[str], ranks: Sequence[int]) -> dict[str, int]:
     found = {f"local_{node}": here for node, here in zip(nodes, ranks)}
     found.update((f"cross_{each}", sum(here > each for here in ranks)) for each in range(max(ranks)))
     return {"global": sum(ranks), **found}
+
+
+class StoreLost(Exception):
+    """The store at which ranks meet has no value that must be there, or is gone with the rank that kept it."""
+
+
+class StoreClient:
+    """The values of one scope of a store. Its methods raise OSError where nobody answers."""
+
+    def __init__(self, address: str, port: int, scope: str) -> None:
+        self._address, self._port, self._scope = address, port, scope
+
+    def set(self, key: str, value: str) -> None:
+        """Keeps a value for all who ask."""
+        self._request("PUT", key, value.encode())
+
+    def find(self, key: str) -> str | None:
+        """A value, or None where there is none yet."""
+        status, body = self._request("GET", key)
+        return body.decode() if status == HTTPStatus.OK else None
+
+    def get(self, key: str) -> str:
+        """A value that is about to come. Raises StoreLost."""
+        until = time.monotonic() + COMES_S
+        while time.monotonic() < until:
+            try:
+                value = self.find(key)
+            except OSError as error:
+                raise StoreLost(f"{self._address}:{self._port} does not answer: {error}") from error
+            if value is not None:
+                return value
+            time.sleep(POLL_S)
+        raise StoreLost(f"{self._address}:{self._port} has no {key} after {COMES_S:.0f} s")
+
+    def _request(self, method: str, key: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self._address, self._port, timeout=_Request.timeout)
+        try:
+            connection.request(method, f"/{self._scope}/{key}", body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as error:  # it ended in the middle of an answer
+            raise ConnectionResetError(str(error)) from error
+        finally:
+            connection.close()
+
+
+def meet(
+    wanted: Membership, rank: int, scope: str, about: dict[str, Any], check: Callable[[], None]
+) -> tuple[StoreClient, list[dict[str, Any]]]:
+    """As `process_groups.meet`, at a `Rendezvous` of the first node's lead rank: without PyTorch."""
+    store = StoreClient(*wanted.store, f"hpcdl.{scope}.{wanted.number}")
+    came = False
+    values: list[dict[str, Any]] = []
+    while len(values) < wanted.size:
+        check()
+        try:
+            if not came:
+                store.set(f"here.{rank}", json.dumps(about))
+                came = True
+            value = store.find(f"here.{len(values)}")
+        except OSError:
+            value = None
+        if value is None:
+            time.sleep(POLL_S)
+        else:
+            values.append(json.loads(value))
+    return store, values
 
 
 def meet_under_mpirun() -> None:
@@ -113,6 +179,7 @@ class Rendezvous(ThreadingHTTPServer):
         super().__init__((address, 0), _Request)
         self.lock = threading.Lock()
         self.values: dict[str, dict[str, bytes]] = {}
+        self.address = f"{address}:{self.server_address[1]}"
         self._sizes = sizes
         self._left: dict[str, set[str]] = {}
 

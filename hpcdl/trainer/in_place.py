@@ -1,7 +1,8 @@
 """Ranks that keep their process while the job is rescaled: they wait, form a group, train, and form the next one.
 
 `Training` has the parts and the steps, `InPlace` one rank's way from membership to membership. PyTorch is imported at
-the first use; `process_groups.py` has the groups, `broadcast.py` hands the state to ranks that join.
+the first use; `process_groups.py` has the groups, `broadcast.py` hands the state to ranks that join. The trainings of
+`horovod_elastic.py` are derived from `Training`, and need no PyTorch where they are TensorFlow's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class World:
         self.size = size
         self.membership = number
         self.local_rank = training.session.local_rank
-        self.device = process_groups.device()
+        self.device = training.device()
         self._training = training
         self._group = group
 
@@ -183,6 +184,20 @@ class Training:
         """The group of a membership, all of whose ranks are there now."""
         return ProcessGroup(None, store, rank, wanted.size, timeout_s)
 
+    def own_store(self, address: str) -> Any:
+        """The store that this process keeps, where the ranks of a membership may meet; its `address`: host:port."""
+        return OwnStore(address)
+
+    def meet(
+        self, wanted: Membership, rank: int, scope: str, about: dict[str, Any], check: Callable[[], None]
+    ) -> tuple[Any, list[dict[str, Any]]]:
+        """As `process_groups.meet`."""
+        return process_groups.meet(wanted, rank, scope, about, check)
+
+    def device(self) -> Any:
+        """What this rank computes on."""
+        return process_groups.device()
+
     # state
 
     @property
@@ -286,7 +301,7 @@ class InPlace:
         self._wanted_since = time.monotonic()
         address = os.environ.get("HPCDL_ADDRESS") or "127.0.0.1"
         process_groups.choose_interface(address)
-        self._own = OwnStore(address) if self._session.local_rank == 0 else None
+        self._own = training.own_store(address) if self._session.local_rank == 0 else None
 
     def run(self) -> None:
         """Returns when training is complete. Raises SystemExit: 0 for a rank that leaves or is suspended."""
@@ -376,7 +391,7 @@ class InPlace:
                 raise _Overtaken
 
         about = {"step": training.step, "held": training.held, "broken": self._broken}
-        store, everybody = process_groups.meet(wanted, rank, str(session.incarnation), about, check)
+        store, everybody = training.meet(wanted, rank, str(session.incarnation), about, check)
         self._tried = wanted.number
         self._group = training.group(store, rank, wanted, self._timeout_s)
         session.adopt(wanted.number, rank)

@@ -142,11 +142,14 @@ class ProcessGroup:
         """Make whatever collective is under way fail: from another thread, when a peer is gone without a word."""
         import torch
 
+        self._shut_connections()
+        if torch.cuda.is_available():
+            self._abort()
+
+    def _shut_connections(self) -> None:
         for number, _ in set(connections()) & self._connections:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
-        if torch.cuda.is_available():
-            self._abort()
 
     def dissolve(self, lost: bool = False) -> None:
         """Leave the group; `lost`: because a collective failed. What was wrapped on it is of no more use, and must not

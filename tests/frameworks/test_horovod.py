@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcdl.trainer.horovod_rendezvous import HOST, INTERFACE, NODE, Rendezvous, sizes, slot
@@ -91,11 +92,17 @@ def suspended_and_killed(two: Trained, launcher: str, framework: str, stops: Seq
 HELD = ("suspend, resume bit-exact", "kill -9")
 
 
-@pytest.mark.holds("Horovod with torch", "horovodrun", "ranks of hpcdl's own", *HELD)
-def test_torch(two: Trained) -> None:
-    whole, began = two.run((*RANKS, PYTHON, *argv("torch")), (), "--gpus", "2")
-    assert whole.startswith("2 "), "ranks"
+@pytest.fixture(scope="module")
+def whole(two: Trained) -> str:
+    """What ranks with PyTorch write to which nothing happens."""
+    found, began = two.run((*RANKS, PYTHON, *argv("torch")), (), "--gpus", "2")
+    assert found.startswith("2 "), "ranks"
     assert began == [0]
+    return found
+
+
+@pytest.mark.holds("Horovod with torch", "horovodrun", "ranks of hpcdl's own", *HELD)
+def test_torch(two: Trained, whole: str) -> None:
     assert suspended_and_killed(two, "horovodrun", "torch", (3, 12)) == whole
     assert suspended_and_killed(two, "ranks", "torch", (7,)) == whole
 
@@ -109,8 +116,7 @@ def test_tensorflow(two: Trained) -> None:
 
 @pytest.mark.holds("Horovod with torch", "mpirun", *HELD)
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun: apt-get install openmpi-bin")
-def test_mpirun(two: Trained) -> None:
-    whole, _ = two.run((*RANKS, PYTHON, *argv("torch")), (), "--gpus", "2")
+def test_mpirun(two: Trained, whole: str) -> None:
     assert suspended_and_killed(two, "mpirun", "torch", (3, 12)) == whole
 
 
@@ -140,6 +146,9 @@ def test_the_guides(two: Trained, tmp_path: Path) -> None:
     script = shown("elastic.md", "horovod_elastic_train.py", tmp_path)
     log = runs(two.cluster, "--nodes", "1:2", "--gpus", "2", "--rescale", "horovod", "--", PYTHON, script)
     assert log.count("120 steps") == 2, "ranks"
+    script = shown("elastic.md", "horovod_elastic_tensorflow.py", tmp_path)
+    log = runs(two.cluster, "--nodes", "1:2", "--gpus", "2", "--rescale", "horovod", "--", PYTHON, script)
+    assert log.count("120 steps") == 2, "ranks"
 
 
 LINE = re.compile(r"^step (\d+) loss (\S+) ranks (\d+) (\d+)$", re.MULTILINE)
@@ -158,15 +167,31 @@ def trains_on(cluster: Cluster, job: int, nodes: Sequence[str]) -> bool:
     return bool(asked) and sorted(asked[-1]) == sorted(nodes) and orders[-1]["kind"] == "Reformed"
 
 
-def trained_by_one(steps: int) -> dict[int, float]:
-    """The loss of each step, as one rank has it to which nothing happens."""
+def ranks_on(cluster: Cluster, node: str) -> list[int]:
+    """The processes there that train, or are about to."""
+    return [pid for pid in cluster.tagged() if trains(pid) and f"HPCDL_NODE={node}" in environment(pid)]
+
+
+def memberships(cluster: Cluster, job: int) -> int:
+    """How many of them have trained."""
+    return sum(event["kind"] == "Reformed" for event in cluster.events(job))
+
+
+def trained_by_one(framework: str, steps: int) -> dict[int, float]:
+    """The loss of each step of the elastic script, as one rank has it to which nothing happens."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(1)
     model = torch.nn.Linear(8, 1)
+    if framework == "tensorflow":
+        for each in model.parameters():
+            torch.nn.init.zeros_(each)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0005, momentum=0.5)
     losses = {}
     for step in range(steps):
-        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        if framework == "tensorflow":
+            x = torch.tensor(np.random.default_rng(step).normal(size=(16, 8)), dtype=torch.float32)
+        else:
+            x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
         loss.backward()
@@ -175,8 +200,17 @@ def trained_by_one(steps: int) -> dict[int, float]:
     return losses
 
 
-@pytest.mark.holds("Horovod with torch", "elastic: grows, shrinks, suspends, resumes")
-def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+ELASTIC = "elastic: grows, loses a rank, shrinks, suspends, resumes"
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param("torch", marks=pytest.mark.holds("Horovod with torch", ELASTIC)),
+        pytest.param("tensorflow", marks=pytest.mark.holds("Horovod with TensorFlow", ELASTIC)),
+    ],
+)
+def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path, framework: str) -> None:
     cluster = make_cluster(gpus=1, policy="bftrainer")
     # Nodes of one machine are no faster than one, and a policy that learns this would give the job one.
     points = [{"nodes": nodes, "gpus": 1, "rate": 10.0 * nodes} for nodes in (1, 3)]
@@ -185,11 +219,17 @@ def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     cluster.add_agent("n2", 1)
     options = ["--profile", "scales", "--nodes", "1:3", "--rescale", "horovod", "--steps", "100000", "--grace", "60"]
     options += ["--env", f"PYTHONPATH={ROOT}", "--env", "OMP_NUM_THREADS=1", "--cwd", str(tmp_path)]
-    command = (PYTHON, str(HERE / "horovod_elastic_train.py"), "100000", "0.05")
+    options += ["--env", "TF_CPP_MIN_LOG_LEVEL=2"]
+    command = (PYTHON, str(HERE / f"horovod_elastic_{framework}.py"), "100000", "0.05")
     job = int(cluster.cli("submit", "--json", *options, "--", *command)["jobs"][0]["id"])
     cluster.until(lambda: trains_on(cluster, job, ["n1", "n2"]), PATIENCE_S)
     cluster.add_agent("n3", 1)
     cluster.until(lambda: trains_on(cluster, job, ["n1", "n2", "n3"]), PATIENCE_S)
+    cluster.until_step(job, cluster.job(job)["step"] + 3)
+    formed = memberships(cluster, job)
+    cluster.until(lambda: bool(ranks_on(cluster, "n3")), PATIENCE_S)
+    kill(ranks_on(cluster, "n3")[0])
+    cluster.until(lambda: memberships(cluster, job) > formed, PATIENCE_S)
     cluster.until_step(job, cluster.job(job)["step"] + 3)
     for node in ("n2", "n3"):
         cluster.cli("drain", node)
@@ -198,7 +238,7 @@ def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     lines = printed(cluster, job)
     assert {ranks for _, _, ranks, _ in lines} >= {1, 3}
     assert {step for step, *_ in lines} == set(range(1, lines[-1][0] + 1)), "no step is lost"
-    whole = trained_by_one(lines[-1][0])
+    whole = trained_by_one(framework, lines[-1][0])
     assert [loss for _, loss, *_ in lines] == pytest.approx([whole[step] for step, *_ in lines], rel=1e-2)
     cluster.cli("suspend", str(job))
     cluster.until_state(job, "SUSPENDED", *ENDED, seconds=PATIENCE_S)
@@ -206,7 +246,10 @@ def test_elastic(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     assert saved >= lines[-1][0], cluster.cli("logs", str(job))
     cluster.cli("resume", str(job))
     cluster.until(lambda: printed(cluster, job)[-1][0] >= saved + 3, PATIENCE_S)
-    assert saved + 1 in {step for step, *_ in printed(cluster, job)}, "it goes on from what was saved"
+    lines = printed(cluster, job)
+    assert saved + 1 in {step for step, *_ in lines}, "it goes on from what was saved"
+    whole = trained_by_one(framework, lines[-1][0])
+    assert [loss for _, loss, *_ in lines] == pytest.approx([whole[step] for step, *_ in lines], rel=1e-2)
     cluster.cli("cancel", str(job))
     cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
 

@@ -7,12 +7,26 @@ import http.client
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer.horovod_rendezvous import HOST, NODE, VALUE_LIMIT, Rendezvous, Slot, sizes, slot
+from hpcdl.trainer import horovod_rendezvous
+from hpcdl.trainer.horovod_rendezvous import (
+    HOST,
+    NODE,
+    VALUE_LIMIT,
+    Rendezvous,
+    Slot,
+    StoreClient,
+    StoreLost,
+    meet,
+    sizes,
+    slot,
+)
+from hpcdl.trainer.membership import Membership
 from tests.trainer.test_ranks import run
 
 
@@ -88,6 +102,42 @@ def test_slots_count_over_nodes() -> None:
 def test_a_slot_is_found_when_horovod_begins_again(store: Rendezvous) -> None:
     slot([1, 1], 1, 0).put("n2", HOST, store.server_address[1])
     assert asked(store, "GET", "/rank_and_size/n2:0") == (200, b"1,2,0,1,1,2")
+
+
+def overtaken_at_the_third() -> Callable[[], None]:
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(1)
+        if len(checks) == 3:
+            raise StoreLost("overtaken")
+
+    return check
+
+
+def test_ranks_of_a_membership_meet_at_a_store_without_pytorch(store: Rendezvous) -> None:
+    wanted = Membership(3, ("n1", "n2"), (1, 2), store.address)
+    with ThreadPoolExecutor(3) as pool:
+        coming = [pool.submit(meet, wanted, rank, "1", {"step": rank}, lambda: None) for rank in (2, 0)]
+        with pytest.raises(StoreLost, match="overtaken"):  # who waits for rank 1 may leave
+            meet(wanted, 2, "1", {"step": 2}, overtaken_at_the_third())
+        met = [meet(wanted, 1, "1", {"step": 1}, lambda: None), *(each.result(timeout=60) for each in coming)]
+    assert [about for _, about in met] == [[{"step": 0}, {"step": 1}, {"step": 2}]] * 3
+    first, last = met[0][0], met[-1][0]
+    first.set("horovod", "4711")
+    assert last.get("horovod") == "4711"
+    assert StoreClient(HOST, store.server_address[1], "hpcdl.1.4").find("horovod") is None, "another membership's"
+
+
+def test_a_store_that_has_nothing_or_is_gone(store: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovod_rendezvous, "COMES_S", 0.1)
+    client = StoreClient(HOST, store.server_address[1], "hpcdl.1.1")
+    with pytest.raises(StoreLost, match="has no horovod"):
+        client.get("horovod")
+    with Rendezvous(HOST, {}) as other:
+        gone = StoreClient(HOST, other.server_address[1], "hpcdl.1.1")
+    with pytest.raises(StoreLost, match="does not answer"):
+        gone.get("horovod")
 
 
 RANK_OF_MPIRUN = """
