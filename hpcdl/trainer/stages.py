@@ -66,6 +66,7 @@ class Stages:
         self._group = group
         self._device = device
         self._amp = amp
+        self._together = device.type == "cuda"  # an exchange is a collective, as NCCL wants it; by gloo, messages
         self._parameters = [[each for each in stage.parameters() if each.requires_grad] for stage in stages]
         of_stage = [(index, each) for index, stage in enumerate(stages) for each in stage.parameters()]
         if len({id(each) for _, each in of_stage}) < len({(index, id(each)) for index, each in of_stage}):
@@ -202,7 +203,7 @@ class Stages:
         sends = list(overlaps(self._batch, source, target, self.rank))
         receives = list(overlaps(self._batch, target, source, self.rank))
         x = x.contiguous()
-        if self._device.type == "cuda":
+        if self._together:
             width = max(source, target)
             if self.rank < width:
                 given, taken = [0] * width, [0] * width
@@ -328,7 +329,7 @@ def _functions() -> tuple[Any, Any]:
             stages, index = ctx.stages, ctx.index
             stages._sum_gradients(index)
             source, target = stages._effective[index - 1], stages._effective[index]
-            back = stages._exchange(gradient, target, source, ctx.dtype, ctx.shape[1:])
+            back = stages._exchange(gradient, target, source, gradient.dtype, ctx.shape[1:])
             if stages.rank >= source:
                 back = torch.zeros(ctx.shape, dtype=ctx.dtype, device=gradient.device)
             return (back if ctx.needs_input_grad[0] else None), None, None, None, None, None

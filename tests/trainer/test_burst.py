@@ -77,7 +77,7 @@ def test_gradients_are_those_of_one_process(tmp_path: Path, origin: Preloaded) -
         mixed = [json.loads(line.partition(" ")[2]) for line in each.splitlines() if line.startswith("amp ")]
         assert [case["dtype"] for case in mixed] == ["bfloat16", "float16"]
         assert max(case["off"] for case in mixed) < 0.1, mixed
-        assert 20 < mixed[1]["skips"] < 38, mixed
+        assert 2 < mixed[1]["skips"] < 18, mixed
         assert mixed[1]["scales"] == 1, mixed  # all ranks skipped the same steps
 
 
