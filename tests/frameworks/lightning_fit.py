@@ -2,6 +2,7 @@
 """A Lightning fit: `python lightning_fit.py OUT`. OUT gets the sha256 of all that was trained.
 
 LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
+LIGHTNING_KILLED: at so many steps the second rank of the first attempt is killed.
 LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random; where Lightning is pytorch_lightning."""
 
 import hpcdl.trainer as hpcdl
@@ -10,6 +11,7 @@ hpcdl.attach()
 
 import hashlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -21,6 +23,7 @@ import torch
 from hpcdl.trainer.lightning import fit, suspendable
 from tests.frameworks.stops import stop
 
+KILLED = int(os.environ.get("LIGHTNING_KILLED") or 0)
 RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
 if STREAM:
     sys.modules["lightning"] = None  # type: ignore[assignment]  # as if it were not installed
@@ -55,6 +58,8 @@ class Network(lightning.LightningModule):
 
 class Stop(lightning.Callback):
     def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
+        if trainer.global_step == KILLED and trainer.global_rank and os.environ["HPCDL_INCARNATION"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
         stop(trainer.global_step)
 
 

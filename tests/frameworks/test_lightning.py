@@ -25,6 +25,9 @@ def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int,
     check_stops(began, saved, int(env.get("LIGHTNING_RANKS", "1")))
     assert parts == whole
     assert whole.startswith("24 ")
+    if "LIGHTNING_RANKS" in env:  # whoever loses a rank that is killed is not to blame: no retry is spent
+        killed, began = trained.run([SCRIPT], (), "--retries", "0", LIGHTNING_KILLED="7", **env)
+        assert (killed, began) == (whole, [0, 5])
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["command", "script"])

@@ -256,6 +256,7 @@ class Clients:
         if rank is not None and rank.connection is connection:
             rank.connection = None
             rank.saving = False
+            self._supervisor.on_gone(rank)
         if self._is_agent(connection):
             self._agent = None
             self._progress_due = None

@@ -194,6 +194,12 @@ def cause_line(output: bytes, first: bool = False) -> str:
     return printable(_PREFIX.sub("", lines[-1])) if lines else last_line(output)
 
 
+def _only_peers_lost(output: bytes) -> bool:
+    """Whether ranks failed, and each of them for want of another one."""
+    errors = [text for _, text in _errors(_lines(output))]
+    return bool(errors) and all(_PEER.search(text) for text in errors)
+
+
 def signal_name(number: int) -> str:
     """SIGKILL for 9."""
     try:
@@ -331,8 +337,11 @@ class Exit:
         return {**asdict(self), "detail": printable(self.detail)}
 
 
-def exit_of(status: int | None, tail: bytes, attached: bool, ours: bool, oom_kills: OomKillCounter) -> Exit:
-    """`status`: as waitpid gives it. `ours`: who was killed may have been killed by us."""
+def exit_of(
+    status: int | None, tail: bytes, attached: bool, ours: bool, oom_kills: OomKillCounter, killed_one: bool = False
+) -> Exit:
+    """`status`: as waitpid gives it. `ours`: who was killed may have been killed by us. `killed_one`: a rank was seen
+    to end by SIGKILL, which a launcher of the job's own may have sent once another one had failed."""
     code, name = (None, None) if status is None else describe(status)
     if code == 0:
         return Exit(0)
@@ -340,6 +349,8 @@ def exit_of(status: int | None, tail: bytes, attached: bool, ours: bool, oom_kil
     killed = None if rank is None else rank.signal
     if killed is None and (rank is None or rank.code == 1):
         killed = killed_rank(tail)
+    if killed is None and rank is None and code == FAILED and killed_one and _only_peers_lost(tail):
+        killed = signal.SIGKILL.name
     # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
     counts = not ours and (signal.SIGKILL.name in (name, killed) or code == SHELL_KILLED)
     oom, detail = oom_kills.verdict(output_before_failure(tail), counts)

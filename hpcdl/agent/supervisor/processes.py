@@ -42,6 +42,7 @@ class _Stat:
     session: int
     threads: int
     start_ticks: int
+    status: int  # as waitpid will give it, once it ends; 0 before, and where the kernel does not say
 
     @property
     def gone(self) -> bool:
@@ -66,6 +67,12 @@ def start_ticks_of_child(pid: int) -> int:
     if stat is None:
         raise ProcessLookupError(f"no process {pid}")
     return stat.start_ticks
+
+
+def killed(pid: int, started: int) -> bool:
+    """Whether the process that began at these ticks ends by SIGKILL, or has and was not waited for yet."""
+    stat = _stat(pid)
+    return stat is not None and stat.start_ticks == started and stat.status & 0x7F == signal.SIGKILL
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
@@ -320,7 +327,8 @@ def _stat(pid: int) -> _Stat | None:
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 20:
         return None
-    return _Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19]))
+    status = int(fields[49]) if len(fields) > 49 else 0
+    return _Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19]), status)
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -52,6 +52,11 @@ class Rank:
     def alive(self) -> bool:
         return self._start_ticks is not None and processes.start_ticks(self.pid) == self._start_ticks
 
+    @property
+    def killed(self) -> bool:
+        """It has ended by SIGKILL, and whoever started it has not taken note yet."""
+        return self._start_ticks is not None and processes.killed(self.pid, self._start_ticks)
+
     def catches(self, number: signal.Signals) -> bool:
         return self.alive and processes.catches(self.pid, number)
 
@@ -67,6 +72,7 @@ class TrainerProcesses:
         self.status: int | None = None  # as waitpid gives it, once the main process has ended
         self.ranks: dict[int, Rank] = {}
         self.attached = False  # a rank ever did
+        self.killed_one = False  # a rank was seen to end by SIGKILL
 
     def look(self, now: float) -> None:
         """Once a turn: who has ended, and who runs now, which is recorded."""

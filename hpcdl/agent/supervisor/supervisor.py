@@ -329,6 +329,10 @@ class Supervisor:
             self._give_up(Exit(FAILED, detail=why))
         self._closing.greet(rank, self._clock.now())
 
+    def on_gone(self, rank: Rank) -> None:
+        """A rank's connection has ended, in most cases with its process."""
+        self._trainer.killed_one = self._trainer.killed_one or rank.killed
+
     def _on_rank_failure(self, output: bytes) -> None:
         """torchrun has seen one of its ranks fail, and starts them again. `output`: the last of it."""
         failure = exit_cause.torchrun_failure(output)
@@ -437,8 +441,8 @@ class Supervisor:
         elif self._ended_by == DONE:
             self._ended_by, how = None, Exit(0, detail="ended by its supervisor: it was done, and stood still")
         else:
-            attached, tail = self._trainer.attached, self._output.tail
-            how = exit_of(self._trainer.status, tail, attached, ours, self._oom_kills)
+            trainer, tail = self._trainer, self._output.tail
+            how = exit_of(trainer.status, tail, trainer.attached, ours, self._oom_kills, trainer.killed_one)
             if how.oom and how.signal is not None and (why := self._memory.words()):
                 how = replace(how, detail=why)
             if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either

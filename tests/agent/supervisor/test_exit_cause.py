@@ -27,8 +27,27 @@ def recorded(name: str) -> bytes:
     return (RECORDINGS / f"{name}.txt").read_bytes()
 
 
-def ended(output: bytes, status: int = EXIT_1) -> Exit:
-    return exit_of(status, output, False, False, OomKillCounter("/nowhere"))
+def ended(output: bytes, status: int = EXIT_1, killed_one: bool = False) -> Exit:
+    return exit_of(status, output, False, False, OomKillCounter("/nowhere"), killed_one)
+
+
+PEER = b"""[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 9, in <module>
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:7348: Connection reset by peer.
+"""
+OWN = PEER.replace(b"[rank0]", b"[rank1]").replace(b"RuntimeError: [gloo/transport/tcp/pair.cc:537]", b"ValueError:")
+OWN = OWN.replace(b"Connection reset by peer", b"no such data set")
+
+
+def test_who_loses_a_rank_that_was_killed_is_not_to_blame() -> None:
+    """Lightning's own launcher: the first rank fails for want of the second, and says nothing of how that ended."""
+    assert (ended(PEER, killed_one=True).code, ended(PEER, killed_one=True).killed) == (1, "SIGKILL")
+    assert ended(PEER).killed is None, "the other rank ended by itself"
+    assert ended(OWN, killed_one=True).killed is None, "its launcher killed the others for it"
+    assert ended(OWN + PEER, killed_one=True).killed is None, "one of them was not killed"
+    assert ended(b"gave up\n", killed_one=True).killed is None
+    ours = exit_of(EXIT_1, PEER, False, True, OomKillCounter("/nowhere"), True)
+    assert ours.killed is None, "we may have killed it"
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,9 @@ def test_a_zombie_is_gone(spawn: Spawn, instance: str) -> None:
     until(lambda: not pids(instance), "its end")
     assert processes.start_ticks(child.pid) is None
     assert processes.start_ticks_of_child(child.pid) == found.start_ticks
+    assert processes.killed(child.pid, found.start_ticks)
+    assert not processes.killed(child.pid, found.start_ticks + 1), "another one that had the number"
+    assert not processes.killed(os.getpid(), processes.start_ticks_of_child(os.getpid()))
     assert processes.process_of(child.pid) is None
     assert not processes.signal_process(found, signal.SIGKILL)
 

@@ -180,6 +180,25 @@ def test_a_supervisor_that_is_killed_takes_the_trainer_along(agent: Agent) -> No
     assert not agent.of("exit")
 
 
+@pytest.mark.parametrize("end,killed", [("os.kill(os.getpid(), 9)", "SIGKILL"), ("os._exit(1)", None)])
+def test_a_rank_below_the_first_process_that_is_killed(agent: Agent, end: str, killed: str | None) -> None:
+    """As Lightning's own launcher has it: the first rank fails for want of it, and its exit code says only that."""
+    agent.start(
+        f"""
+pid = os.fork()
+if not pid:
+    channel = connect()
+    assert attach(rank=1)["type"] == "attached"
+    {end}
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+raise RuntimeError("Connection closed by peer [127.0.0.1]:17795")
+"""
+    )
+    record = agent.exit()
+    assert (record["code"], record["signal"], record["killed"]) == (1, None, killed)
+    assert record["detail"] == "RuntimeError: Connection closed by peer [127.0.0.1]:17795"
+
+
 def test_records_are_replayed_to_an_agent_that_comes_again(agent: Agent) -> None:
     agent.start(
         ATTACH
