@@ -197,7 +197,8 @@ def _shares(branches: int, widths: tuple[int, ...], gpus: int) -> NDArray[np.int
 class _ForkSearch:
     tables: CostTables
     _ends: dict[int, list[Floats]] = field(default_factory=dict)
-    _bounds: dict[tuple[int, int | None], Floats] = field(default_factory=dict)
+    _steps_known: dict[tuple[int, int, int], tuple[float, list[BranchOption]]] = field(default_factory=dict)
+    _bounds: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
@@ -264,35 +265,36 @@ class _ForkSearch:
         if branches is None:
             move = tables.moves[source]
             return np.where(move <= room, move + own, np.inf)
-        return np.where(room >= 0, self._least_branches(branches, source, None) + own, np.inf)
+        return np.where(room >= 0, self._least_branches(branches, source, len(self.widths) - 1) + own, np.inf)
 
-    def _least_branches(self, branches: tuple[Run, ...], source: int, most: int | None) -> Floats:
+    def _least_branches(self, branches: tuple[Run, ...], source: int, most: int) -> Floats:
         """By the widths of fork and join: branches and the move of the last one take at least so long.
 
-        most: each branch may have widths up to this one, whatever they add up to.
+        most: the place of the width up to which they have GPUs together: fewer than the next width.
         """
         known = self._bounds.get((id(branches), most))
         if known is None:
             known = self._bounds[id(branches), most] = self._bound_branches(branches, source, most)
         return known
 
-    def _bound_branches(self, branches: tuple[Run, ...], source: int, most: int | None) -> Floats:
+    def _bound_branches(self, branches: tuple[Run, ...], source: int, most: int) -> Floats:
         wide = [branch for branch in branches if branch.layers]
         least: Floats = np.zeros((len(self.widths), len(self.widths)))
         if len(wide) < len(branches):
             least = self.tables.moves[source]
         each = [self._branch_bound(branch, source) for branch in wide]
-        shares = _shares(len(wide), self.widths, self.tables.problem.gpus) if most is None else None
+        gpus = self.widths[most + 1] - 1 if most + 1 < len(self.widths) else self.tables.problem.gpus
+        # Rounded down to widths, the GPUs of the branches are one of these shares, or fewer.
+        shares = _shares(len(wide), self.widths[: most + 1], gpus)
         if shares is None:
-            at = len(self.widths) - 1 if most is None else most
-            return np.asarray(np.maximum.reduce([least, *(bound[at] for bound in each)]))
+            return np.asarray(np.maximum.reduce([least, *(bound[most] for bound in each)]))
         if not len(shares):
             return np.full_like(least, np.inf)
         together = np.maximum.reduce([bound[shares[:, column]] for column, bound in enumerate(each)])
         return np.asarray(np.maximum(least, together.min(axis=0)))
 
     def _branch_bound(self, branch: Run, source: int) -> Floats:
-        """By the widest width of the branch, that of the fork and of the join: at least so long, with the last move."""
+        """By the GPUs of the branch (up to the next width), and the widths of fork and join: at least so long."""
         ends = self._branch_ends(branch, source)[-1]
         last = branch.layers[-1]
         if branch.between[-1] is None:
@@ -301,7 +303,7 @@ class _ForkSearch:
         return np.asarray((ends[:, :, :, None] + inner[:, None]).min(axis=2))
 
     def _branch_ends(self, branch: Run, source: int) -> list[Floats]:
-        """Of each layer of a branch, by the widest width there, that of the fork and its own: it ends no earlier.
+        """Of each layer of a branch, by the GPUs of the branch, the fork's width and its own: it ends no earlier.
 
         It ends just then where no branches lie between the layers.
         """
@@ -342,7 +344,7 @@ class _ForkSearch:
         plain = all(each is None for branch in wide for each in branch.between)
         if plain and shares is not None and len(shares) * (len(wide) * len(self.widths)) ** 2 <= _MOST_AT_ONCE:
             return self._best_of_shares(wide, shares, source, before, width, room, still) if len(shares) else None
-        least = float(self._least_branches(branches, source, None)[before, width])
+        least = float(self._least_branches(branches, source, len(self.widths) - 1)[before, width])
         for margin in (1.02, 1.1, 1.4, 3.0, np.inf):
             worst = least * margin if least else np.inf
             options = self._together(branches, source, before, width, worst)
@@ -382,10 +384,15 @@ class _ForkSearch:
         gpus = sum(self.widths[most] for most in shares[share])
         return BranchOption(float(limits[share, limit]), float(moved[share, limit]), gpus, tuple(places))
 
-    def _widths_of(self, branch: Run, source: int, most: int, before: int, last: int) -> list[tuple[int, int]]:
-        """The widths along a branch without branches of its own that ends at `last` as early as can be."""
-        ends = self._branch_ends(branch, source)
-        chosen = [(branch.layers[-1], last)]
+    def _widths_of(
+        self, branch: Run, source: int, most: int, before: int, last: int, many: int | None = None
+    ) -> list[tuple[int, int]]:
+        """The widths along a branch, or its first `many` layers, that ends at `last` as early as can be.
+
+        There are no branches between these layers.
+        """
+        ends = self._branch_ends(branch, source)[:many]
+        chosen = [(branch.layers[len(ends) - 1], last)]
         for at in range(len(ends) - 2, -1, -1):
             layer, after = branch.layers[at], branch.layers[at + 1]
             move = self.tables.moves[layer][:, last]
@@ -447,9 +454,12 @@ class _ForkSearch:
 
     def _nested(self, branch: Run, source: int, before: int, width: int, worst: float) -> list[BranchOption]:
         """What a branch with branches inside may come to. Between its layers moves are part of the end."""
+        first = next(at for at, branches in enumerate(branch.between) if branches is not None)
         states = {before: [BranchOption(0.0, 0.0, 0, ())]}
         last = source
-        for layer, branches in zip(branch.layers, branch.between, strict=False):
+        if first:
+            states, last = self._before_branches(branch, source, before, width, worst, first), branch.layers[first - 1]
+        for layer, branches in zip(branch.layers[first:], branch.between[first:], strict=False):
             room, own = self._room(layer), self.tables.own[layer]
             fresh: dict[int, list[BranchOption]] = {}
             for place, gpus in enumerate(self.widths):
@@ -461,6 +471,7 @@ class _ForkSearch:
                         (*each.places, *step.places, (layer, place)),
                     )
                     for start, reached in states.items()
+                    if reached[0].end_ms + self._least_step(branches, last, start, place) + own[place] <= worst
                     for step in self._steps(branches, last, start, place, worst - reached[0].end_ms)
                     if step.move_ms <= room[place]
                     for each in reached
@@ -472,17 +483,56 @@ class _ForkSearch:
                 each.end_ms + step.end_ms, step.move_ms, max(each.gpus, step.gpus), (*each.places, *step.places)
             )
             for start, reached in states.items()
+            if reached[0].end_ms + self._least_step(branch.between[-1], last, start, width) <= worst
             for step in self._steps(branch.between[-1], last, start, width, worst - reached[0].end_ms)
             for each in reached
             if each.end_ms + step.end_ms + step.move_ms <= worst
         )
+
+    def _before_branches(
+        self, branch: Run, source: int, before: int, width: int, worst: float, many: int
+    ) -> dict[int, list[BranchOption]]:
+        """By the width of the last of the first `many` layers, between which no branches are: when it may end."""
+        ends = self._branch_ends(branch, source)[many - 1][:, before]
+        found: dict[int, list[BranchOption]] = {}
+        for place in range(len(self.widths)):
+            rest = 0.0
+            if many == len(branch.layers):
+                rest = self._least_step(branch.between[many], branch.layers[-1], place, width)
+            options = [
+                BranchOption(
+                    float(ends[most, place]),
+                    0.0,
+                    self.widths[most],
+                    tuple(self._widths_of(branch, source, most, before, place, many)),
+                )
+                for most in range(len(self.widths))
+                if ends[most, place] + rest <= worst
+                and np.isfinite(ends[most, place])
+                and not (most and ends[most - 1, place] <= ends[most, place])
+            ]
+            if options:
+                found[place] = _undominated(options)
+        return found
+
+    def _least_step(self, branches: tuple[Run, ...] | None, source: int, before: int, width: int) -> float:
+        """At least so long takes a step with its moves, on however many GPUs."""
+        if branches is None:
+            return float(self.tables.moves[source][before, width])
+        return float(self._least_branches(branches, source, len(self.widths) - 1)[before, width])
 
     def _steps(
         self, branches: tuple[Run, ...] | None, source: int, before: int, width: int, worst: float
     ) -> list[BranchOption]:
         if branches is None:
             return [BranchOption(0.0, float(self.tables.moves[source][before, width]), 0, ())]
-        return self._together(branches, source, before, width, worst)
+        key = (id(branches), before, width)
+        known, options = self._steps_known.get(key, (-np.inf, []))
+        if known < worst:
+            known = worst * 1.1
+            options = self._together(branches, source, before, width, known)
+            self._steps_known[key] = known, options
+        return options
 
 
 def _undominated(options: Iterable[BranchOption]) -> list[BranchOption]:
