@@ -45,6 +45,7 @@ from hpcdl.daemon.batch import BatchSettings, BatchThread
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.deadline_watch import DeadlineWatch
 from hpcdl.daemon.delivery import Ways
+from hpcdl.daemon.gpu_memory import gpu_memory
 from hpcdl.daemon.identity import LIMIT, load_identity, node_name
 from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
@@ -303,7 +304,7 @@ class Daemon:
             self.hub.report_absent()
             world, beats = self.loop.world, self.hub.heartbeats()
             idle = self.idle.look(world, beats, time.monotonic())
-            self.loop.send(cmd.Tick(measured(world, beats, self.config.stall_s), idle))
+            self.loop.send(cmd.Tick(measured(world, beats, self.config.stall_s), idle, gpu_memory(world, beats)))
 
         self._running.call_soon_threadsafe(look)
 

@@ -339,15 +339,14 @@ class Cluster:
                 self._shares(gpu)
 
     def _shares(self, gpu: GpuRef) -> None:
-        """Of two trainers on a GPU both agreed to that, and their memory fits, by what their users said."""
+        """Of two trainers on a GPU both agreed to that, and their memory fits, as measured or as their users said."""
         if gpu in self.users and gpu in self.behind:
-            first, second = (self.world.jobs[there[gpu][0]].spec for there in (self.users, self.behind))
-            assert first.share is not None
-            assert second.share is not None
-            assert (first.share.role, second.share.role) == ("foreground", "background")
-            assert (first.gpu_memory_mib or 1e9) + (second.gpu_memory_mib or 1e9) <= (
-                0.95 * self.agents[gpu.node].gpus[gpu.number].memory_mib
-            )
+            first, second = (self.world.jobs[there[gpu][0]] for there in (self.users, self.behind))
+            assert first.spec.share is not None
+            assert second.spec.share is not None
+            assert (first.spec.share.role, second.spec.share.role) == ("foreground", "background")
+            mib = [each.gpu_memory_mib or each.spec.gpu_memory_mib or 1e9 for each in (first, second)]
+            assert sum(mib) <= 0.95 * self.agents[gpu.node].gpus[gpu.number].memory_mib
             self.shared.add((self.users[gpu][0], self.behind[gpu][0]))
 
     def _promote(self, trainer: Trainer, request: Request) -> None:

@@ -347,6 +347,12 @@ def _throttled(world: World, event: ev.Throttled, at: float) -> None:
     put(world, job, changed(incarnation, throttle=throttle))
 
 
+@effect(ev.GpuMemoryMeasured, during=(RUNNING,))
+def _gpu_memory_measured(world: World, event: ev.GpuMemoryMeasured, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, incarnation, gpu_memory_mib=max(event.mib, job.gpu_memory_mib or 0))
+
+
 @effect(ev.JobStalled, during=(RUNNING,), notifies=NoticeKind.STALL)
 def job_stalled(world: World, event: ev.JobStalled, at: float) -> None:
     job, incarnation = step_of(world, event)

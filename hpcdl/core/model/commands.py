@@ -67,6 +67,15 @@ class IdleMeasurement:
     gpus: tuple[GpuRef, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryMeasurement:
+    """The most that one GPU of an incarnation has in use, in MiB, while nobody else is on its GPUs."""
+
+    job: int
+    incarnation: int
+    mib: int
+
+
 class CommandRefused(ValueError):
     """The command cannot be carried out; one clear line with the next step. Nothing changed. `code`: for machines."""
 
@@ -367,11 +376,12 @@ class DropNotice:
 class Tick:
     """The monitoring interval: leases are looked at, and the policy is asked again.
 
-    `still`: what does not move. `idle`: GPUs that their jobs do not use.
+    `still`: what does not move. `idle`: GPUs that their jobs do not use. `memory`: what jobs that share take of theirs.
     """
 
     still: tuple[StallMeasurement, ...] = ()
     idle: tuple[IdleMeasurement, ...] = ()
+    memory: tuple[MemoryMeasurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -436,6 +436,13 @@ class StallOver(IncarnationEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuMemoryMeasured(IncarnationEvent):
+    """It takes `mib` MiB of one of its GPUs, of which nothing or less was known; of a job that agreed to share."""
+
+    mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpusIdle(IncarnationEvent):
     """It leaves some of its GPUs idle, as `NODE:NUMBER`, while others work. At most once of each incarnation."""
 

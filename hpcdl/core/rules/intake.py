@@ -23,6 +23,7 @@ from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention, time_limits
 from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
+from hpcdl.core.rules.gpu_memory import gpu_memory_events
 from hpcdl.core.rules.idle_gpus import idle_gpu_events
 from hpcdl.core.rules.jobs import Submitting, check_annotations, existing_job, preemptible, unfinished
 from hpcdl.core.rules.stalls import stall_events
@@ -369,6 +370,7 @@ class Intake:
         for each in (
             *stall_events(world, command.still, self.now, self._settings.stall_s),
             *idle_gpu_events(world, command.idle),
+            *gpu_memory_events(world, command.memory, self.now),
             *quarantine.expired(world, self.now),
             *time_limits.reached(world, self.now),
         ):
