@@ -125,6 +125,8 @@ def settings_table() -> str:
     rows = ["| setting | default | may be | what it is |", "|---|---|---|---|"]
     for setting, limits in SETTINGS.items():
         value = defaults[setting]
+        if isinstance(value, bool):
+            value = "on" if value else "off"
         default = "null" if value is None else number(value) if isinstance(value, int | float) else value
         rows.append(f"| `{setting}` | {default} | {allowed(limits)} | {meaning(setting)} |")
     return "\n".join(rows) + "\n"

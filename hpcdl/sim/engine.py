@@ -67,7 +67,6 @@ class Simulation:
             agent_lease_s=GRACE_S,
             max_jobs_a_submit=max(10_000, len(workload.jobs)),
             exempt_starts=conditions.exempt_starts,
-            sharing=conditions.sharing,
         )
         self._believed: dict[str, Profile] = {}
         names: dict[int, str] = {}
@@ -278,6 +277,4 @@ def _spec(job: SimJob, profile: str | None, conditions: Conditions) -> JobSpec:
         model=job.profile.name,
         rescale=job.rescale,
         weight=job.weight,
-        share=job.share,
-        gpu_memory_mib=job.gpu_memory_mib,
     )

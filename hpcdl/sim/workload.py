@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdl.core.model.job import LARGEST, RESCALES, Sharing
+from hpcdl.core.model.job import LARGEST, RESCALES
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile
 from hpcdl.core.model.units import count
 
@@ -29,8 +29,7 @@ class SimJob:
     `deadline_s`: when it should be done, on the clock of `submit_s`; one that equals `submit_s` cannot be met, and is
     allowed because GENIE's urgent ones are such. `predicted`: e, where policies are to see the remaining steps times
     exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it. `rescale`: how it goes to
-    other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`. `share`: what it
-    agrees to on its GPUs; `gpu_memory_mib`: what it takes of each.
+    other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`.
     """
 
     submit_s: float
@@ -51,8 +50,6 @@ class SimJob:
     draw: int | None = None
     rescale: str = "restart"
     weight: float = 1.0
-    share: Sharing | None = None
-    gpu_memory_mib: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > MAX_NAME or not self.name.isprintable():
