@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.deeppool.problem import BurstProblem
+from hpcdl.deeppool.problem import ALL, BurstProblem, BurstProblemError
 
 Floats = NDArray[np.float64]
 
+MOST_WIDTHS = 2048
+"""A table of moves has a number for each pair of widths."""
 ROUNDING = 1 + 1e-12
 """A limit that is met exactly is not missed by the rounding of a sum."""
 
@@ -52,6 +54,10 @@ class CostTables:
 
 def cost_tables(problem: BurstProblem, widths: Sequence[int] | None = None) -> CostTables:
     """The costs of a problem at its widths, or at others."""
+    if widths is None and problem.widths == ALL and problem.widest > MOST_WIDTHS:
+        raise BurstProblemError(
+            f"{problem.widest} widths are too many to search, {MOST_WIDTHS} are the most: take powers-of-two"
+        )
     places = tuple(widths or problem.width_choices())
     g = np.array(places, dtype=np.float64)
     samples = [problem.samples_per_gpu(each) for each in places]

@@ -85,6 +85,13 @@ def test_a_number_of_thousands_of_digits_is_refused() -> None:
         read_problem(document() | {"gpus": 10**5000})
 
 
+def test_too_many_widths_are_refused_before_memory_is() -> None:
+    wide = document() | {"gpus": 65_536, "global_batch": 65_536}
+    with pytest.raises(BurstProblemError, match="65536 widths are too many to search"):
+        plan_burst(read_problem(wide))
+    assert plan_burst(read_problem(wide | {"widths": "powers-of-two"})).optimal
+
+
 def test_what_is_missing_is_named() -> None:
     for path in [("gpus",), ("global_batch",), ("network",), ("layers",), ("network", "latency_s")] + [
         ("layers", 1, key) for key in document()["layers"][1]
