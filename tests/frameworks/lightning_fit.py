@@ -23,7 +23,7 @@ import torch
 from hpcdl.trainer.lightning import fit, suspendable
 from tests.frameworks.stops import stop
 
-KILLED = int(os.environ.get("LIGHTNING_KILLED") or 0)
+KILLED = int(os.environ.get("LIGHTNING_KILLED") or -1)
 RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
 if STREAM:
     sys.modules["lightning"] = None  # type: ignore[assignment]  # as if it were not installed
