@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from hpcdl.agent import run_folder, shell
+from hpcdl.agent.colocation import Colocation
 from hpcdl.agent.context import AgentContext, Stage
 from hpcdl.agent.daemon_link import DaemonConnection, Rejected
 from hpcdl.agent.departure import Departure, EnclosingJob
@@ -64,6 +65,7 @@ class Agent:
         self._leaving = Departure(stay, boottime())
         self._leaves = asyncio.Event()
         self._connection = DaemonConnection(home, self)
+        self._colocation = Colocation(site, self.parts)
         self._over = asyncio.Event()
 
     @property
@@ -79,6 +81,7 @@ class Agent:
             await self._adopt()
             background.append(asyncio.create_task(self._connection.run()))
             background.append(asyncio.create_task(self._watch()))
+            background.append(asyncio.create_task(self._colocation.run()))
             over = asyncio.create_task(self._over.wait())
             await asyncio.wait([over, *background], return_when=asyncio.FIRST_COMPLETED)
             for each in background:

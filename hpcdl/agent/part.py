@@ -152,6 +152,10 @@ class TrainerActivity:
         """This agent was stopped for a while: what it would have seen is not known."""
         self._watchdog.stood(clock())
 
+    def held(self) -> None:
+        """It is kept from making steps, and not by itself."""
+        self._watchdog.moved(clock())
+
     def measured(self) -> tuple[float | None, float | None, float]:
         """Seconds since its last step, since its last sign of life, since its start (see `Watchdog.measured`)."""
         return self._watchdog.measured(clock())
@@ -406,6 +410,23 @@ class AgentPart:
     def stood(self) -> None:
         """This agent was stopped for a while: what it would have seen is not known."""
         self._activity.stood()
+
+    @property
+    def step(self) -> int | None:
+        """The newest that its trainer has reported."""
+        return self._progress.step
+
+    def held(self) -> None:
+        """Its step gate is closed: that it makes no step is no stall."""
+        self._activity.held()
+
+    def report_throttle(self, foreground: int, duty: float, limit: float, slowdown: float | None) -> None:
+        """Its step gate lets it run for another share of its time."""
+        if not self.stale:
+            duty = round(duty, 3)
+            slowdown = None if slowdown is None else round(slowdown, 4)
+            event = ev.Throttled(**self.names, foreground=foreground, duty=duty, limit=limit, slowdown=slowdown)
+            self._site.reports.report(event)
 
     def report_progress(self) -> None:
         """Reports new progress if a daemon is there and the last report is an interval ago."""

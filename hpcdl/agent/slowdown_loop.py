@@ -60,7 +60,13 @@ class SlowdownLoop:
     _since_quiet: int = 0
     _since_pause: int = 0
     _ignore: int = 0
+    _hurt: bool = False  # the pause is for a slowdown
     _window: list[float] = field(default_factory=list)
+
+    @property
+    def level(self) -> float:
+        """The duty without the quiet windows in which only the baseline is learnt."""
+        return self._resume if self.pause == 1 and self.slowdown is not None and not self._hurt else self.duty
 
     def observe(self, step_s: float) -> bool:
         """The foreground has made a step, in so many seconds. Whether the duty is another one now."""
@@ -81,6 +87,11 @@ class SlowdownLoop:
         self._ignore, self._good = SETTLE, 0
         return True
 
+    def begin_window(self) -> None:
+        """The steps so far, and the next few, are judged by nobody: the foreground did something else meanwhile."""
+        self._window.clear()
+        self._ignore = SETTLE
+
     def _learn(self, mean: float) -> None:
         """A quiet window has ended. One that was disturbed must not raise the baseline at once."""
         old = self.baseline_s
@@ -100,7 +111,7 @@ class SlowdownLoop:
         if slowdown > self.limit:
             self._ceiling = max(LEAST, CEILING * self.duty)
             if slowdown > 2 * self.limit or self.duty / 2 < LEAST:
-                self._stop(self._backoff, max(LEAST, self.duty / 2))
+                self._stop(self._backoff, max(LEAST, self.duty / 2), hurt=True)
                 self._backoff, self._since_pause = min(2 * self._backoff, BACKOFF_MOST), 0
             else:
                 self.duty /= 2
@@ -115,5 +126,5 @@ class SlowdownLoop:
                 self._good = 0
                 self.duty = max(self.duty, min(self._ceiling, self.duty + min(STEP_UP, self.duty / 4)))
 
-    def _stop(self, windows: int, resume: float) -> None:
-        self.duty, self.pause, self._resume = 0.0, windows, resume
+    def _stop(self, windows: int, resume: float, hurt: bool = False) -> None:
+        self.duty, self.pause, self._resume, self._hurt = 0.0, windows, resume, hurt
