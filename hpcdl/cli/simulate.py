@@ -45,6 +45,7 @@ COLUMNS = (
     _figure("LOST", "lost_share", _percent),
     _figure("SUSPENDS", "suspends", str),
     _figure("RESCALES", "rescales", str),
+    _figure("SHARED GPU S", "shared_gpu_s"),
     _figure("DEADLINES MET", "deadlines_met", _percent),
     _figure("FAIRNESS", "mean_fairness", "{:.2f}".format),
     _figure("DONE", "finished", str),
@@ -247,12 +248,14 @@ def _print(
         print(escape(f"  {note}"))
     print()
     due = any(result.deadlines_met is not None for result in results)
-    shown = [column for column in COLUMNS if due or column.title != "DEADLINES MET"]
+    left_out = {"DEADLINES MET": not due, "SHARED GPU S": not workload.shares}
+    shown = [column for column in COLUMNS if not left_out.get(column.title)]
     print_table(shown, [result.to_json(jobs=False) for result in results])
     if options.with_jobs:
         for result in results:
             print(f"\n{result.policy}:")
-            print_table(JOB_COLUMNS, result.to_json()["jobs"])
+            shown = [column for column in JOB_COLUMNS if not left_out.get(column.title)]
+            print_table(shown, result.to_json()["jobs"])
     if options.report is not None:
         print(f"\nwrote {escape(str(options.report))}")
 
@@ -274,4 +277,5 @@ JOB_COLUMNS = (
     Column("GPUS", _gpus, shrinks=True),
     _figure("SUSPENDS", "suspends", str),
     _figure("LOST S", "lost_s"),
+    _figure("SHARED GPU S", "shared_gpu_s"),
 )

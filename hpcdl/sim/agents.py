@@ -4,7 +4,7 @@ An agent takes a request at once and says so; the agents of a job's nodes report
 numbered reports as real ones send them. `engine` has the clock and the Controller, `trainers` the delays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
@@ -12,8 +12,10 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.incarnation import Purpose
+from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.sim.conditions import Conditions
+from hpcdl.sim.slowdowns import Slowdown, slowdown_of
 from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, drawn, predicted_total
 from hpcdl.sim.workload import NodeSpell, SimJob
 
@@ -35,14 +37,22 @@ class Outside(Protocol):
 
 
 @lru_cache(maxsize=4096)
-def _gpus_of(node: str, gpus: int, kind: str) -> tuple[GpuInfo, ...]:
-    return tuple(GpuInfo(index, f"{node}-{index}", kind) for index in range(gpus))
+def _gpus_of(node: str, gpus: int, kind: str, memory_mib: int) -> tuple[GpuInfo, ...]:
+    return tuple(GpuInfo(index, f"{node}-{index}", kind, memory_mib) for index in range(gpus))
+
+
+def _gpus_held(trainer: SimulatedTrainer) -> tuple[GpuRef, ...]:
+    return () if trainer.placement is None else tuple(trainer.placement.gpus)
 
 
 class SimulatedAgents:
-    """All nodes. `jobs`: the truth about each job that was submitted, by its id."""
+    """All nodes. `jobs`: the truth about each job that was submitted, by its id.
 
-    def __init__(self, conditions: Conditions, outside: Outside) -> None:
+    `slowdowns`: what jobs on one GPU cost each other; None: nobody agrees to that.
+    """
+
+    def __init__(self, conditions: Conditions, outside: Outside, slowdowns: Sequence[Slowdown] | None = None) -> None:
+        self._slowdowns = slowdowns
         self.jobs: dict[int, SimJob] = {}
         self._conditions = conditions
         self._outside = outside
@@ -91,7 +101,7 @@ class SimulatedAgents:
         self._outside.send(cmd.NodeGone(spell.name, "its time is over"))
 
     def _inventory(self, spell: NodeSpell) -> cmd.Inventory:
-        gpus, log_id = _gpus_of(spell.name, spell.gpus, spell.kind), self._log_id(spell.name)
+        gpus, log_id = _gpus_of(spell.name, spell.gpus, spell.kind, spell.memory_mib), self._log_id(spell.name)
         return cmd.Inventory(spell.name, gpus, 0, 0, 1, log_id, log_id, True)
 
     def _log_id(self, node: str) -> str:
@@ -125,6 +135,8 @@ class SimulatedAgents:
                 self._suspend(trainer, request)
             case "rescale":
                 self._rescale(trainer, request)
+            case "role":
+                pass  # nothing is asked of its trainer
             case "leave":
                 self._exit(trainer, request.node, code=0, ended_by="leave", attached=True)
             case _:
@@ -234,18 +246,69 @@ class SimulatedAgents:
             raise AssertionError(f"job {trainer.job} trains without GPUs")
         kind = self._nodes[placement.nodes[0]].kind
         trainer.since = self._outside.now
-        trainer.rate = job.profile.on(kind).rate(placement.per_node, len(placement.shares))
-        left_s = (job.steps - trainer.step) / trainer.rate
+        trainer.alone_rate = job.profile.on(kind).rate(placement.per_node, len(placement.shares))
+        trainer.rate = trainer.alone_rate * self._speed(trainer)
         fails_s = self._delays.fails_after_s(trainer)
+        trainer.fails_at, trainer.progress_at = trainer.since + fails_s, trainer.since + conditions.progress_s
+        self._schedule(trainer, fails_s, conditions.progress_s)
+        self._pace_beside(trainer)
+
+    def _schedule(self, trainer: SimulatedTrainer, fails_s: float, progress_s: float) -> None:
+        """What is to happen to it at its rate. It fails, and tells its progress, in so many seconds."""
+        left_s = (self.jobs[trainer.job].steps - trainer.step) / trainer.rate
         if fails_s < left_s:
             self._later(trainer, fails_s, self._fail)
         else:
             self._later(trainer, left_s, self._finish)
-        if left_s > conditions.progress_s:
-            self._later(trainer, conditions.progress_s, self._progress)
+        if left_s > progress_s:
+            self._later(trainer, progress_s, self._progress)
+
+    def _settle(self, trainer: SimulatedTrainer) -> None:
+        """It trains no longer, at the step that it came to."""
+        trainer.settle(self._outside.now)
+        self._pace_beside(trainer)
+
+    # --- two on a GPU ----------------------------------------------------------------------------------------------
+
+    def _beside(self, trainer: SimulatedTrainer) -> list[SimulatedTrainer]:
+        """Who trains on GPUs of it, too."""
+        if self._slowdowns is None or trainer.placement is None:
+            return []
+        gpus = frozenset(trainer.placement.gpus)
+        there = {key: other for node in trainer.placement.nodes for key, other in self._on.get(node, {}).items()}
+        return [
+            other
+            for other in there.values()
+            if other is not trainer and other.since is not None and not gpus.isdisjoint(_gpus_held(other))
+        ]
+
+    def _speed(self, trainer: SimulatedTrainer) -> float:
+        """The part of its speed that it has beside others: its ranks wait for the slowest one."""
+        own, speeds = self.jobs[trainer.job], [1.0]
+        for other in self._beside(trainer):
+            pair = (own, self.jobs[other.job])
+            behind = own.share is not None and own.share.as_background
+            front, back = pair[::-1] if behind else pair
+            cell = slowdown_of(self._slowdowns or (), (front.profile.name, front.kind), (back.profile.name, back.kind))
+            speeds.append(cell.speeds(None if front.share is None else front.share.slowdown)[behind])
+        return min(speeds)
+
+    def _pace_beside(self, trainer: SimulatedTrainer) -> None:
+        """Those on its GPUs go on at another speed where it has begun or ceased to train."""
+        now = self._outside.now
+        for other in self._beside(trainer):
+            rate = other.alone_rate * self._speed(other)
+            if rate != other.rate:
+                self._count_checkpoints(other)
+                other.settle(now)
+                other.since, other.rate = now, rate
+                self._schedule(other, max(0.0, other.fails_at - now), max(0.0, other.progress_at - now))
+
+    # ---------------------------------------------------------------------------------------------------------------
 
     def _progress(self, trainer: SimulatedTrainer) -> None:
         self._tell_progress(trainer)
+        trainer.progress_at = self._outside.now + self._conditions.progress_s
         self._later(trainer, self._conditions.progress_s, self._progress)
 
     def _tell_progress(self, trainer: SimulatedTrainer) -> None:
@@ -271,7 +334,7 @@ class SimulatedAgents:
         now = self._outside.now
         if trainer.formed:
             self._count_checkpoints(trainer)
-            trainer.settle(now)
+            self._settle(trainer)
             job = self.jobs[trainer.job]
             stall_s = self._delays.rescale_s(job, trainer, len(trainer.nodes), len(request.nodes))
         else:
@@ -302,7 +365,7 @@ class SimulatedAgents:
             self._lose_progress(trainer)
         else:
             self._count_checkpoints(trainer)
-            trainer.settle(self._outside.now)  # also where it was about to form one with that node
+            self._settle(trainer)  # also where it was about to form one with that node
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
@@ -312,6 +375,7 @@ class SimulatedAgents:
         self._tell_progress(trainer)
         for node in sorted(trainer.parts):
             self._exit(trainer, node, code=0, step=job.steps, attached=True, done=True)
+        self._pace_beside(trainer)
 
     def _fail(self, trainer: SimulatedTrainer) -> None:
         """It is killed from outside, as by a broken node: nothing that its user did."""
@@ -325,7 +389,7 @@ class SimulatedAgents:
     def _lose_progress(self, trainer: SimulatedTrainer) -> None:
         """Its processes die now: what is left are the checkpoints that it wrote at every interval."""
         self._count_checkpoints(trainer)
-        trainer.settle(self._outside.now)
+        self._settle(trainer)
 
     def _count_checkpoints(self, trainer: SimulatedTrainer) -> None:
         """What it wrote while it trained until now, in one report: nothing needs it before."""
@@ -362,7 +426,7 @@ class SimulatedAgents:
             return
         if not trainer.stopping:
             self._count_checkpoints(trainer)
-            trainer.settle(self._outside.now)
+            self._settle(trainer)
             trainer.stopping = True
             trainer.arrived.clear()
         trainer.arrived.add(request.node)

@@ -30,7 +30,7 @@ class Conditions:
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
     `exempt_starts`: see `hpcdl.core.rules.exemption`; 0 in studies of the papers, whose policies have costs and rules
-    of their own.
+    of their own. `sharing`: jobs that agreed to it share GPUs, under policies that leave it to this setting.
     """
 
     seed: int = 0
@@ -44,6 +44,7 @@ class Conditions:
     warm: bool = False
     until_s: float = math.inf
     exempt_starts: float = STARTS
+    sharing: bool = True
 
     def __post_init__(self) -> None:
         for key in ("jitter", "spread", "mtbf_s"):

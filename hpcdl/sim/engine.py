@@ -67,6 +67,7 @@ class Simulation:
             agent_lease_s=GRACE_S,
             max_jobs_a_submit=max(10_000, len(workload.jobs)),
             exempt_starts=conditions.exempt_starts,
+            sharing=conditions.sharing,
         )
         self._believed: dict[str, Profile] = {}
         names: dict[int, str] = {}
@@ -79,7 +80,7 @@ class Simulation:
         self._profiles = Profiles(self._believed, learn)
         self._controller = self._new_controller()
         self._inbox: list[cmd.Command] = []
-        self._agents = SimulatedAgents(conditions, self)
+        self._agents = SimulatedAgents(conditions, self, workload.slowdowns if workload.shares else None)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._entries = 0
         self._wake_at: float | None = None
@@ -277,4 +278,6 @@ def _spec(job: SimJob, profile: str | None, conditions: Conditions) -> JobSpec:
         model=job.profile.name,
         rescale=job.rescale,
         weight=job.weight,
+        share=job.share,
+        gpu_memory_mib=job.gpu_memory_mib,
     )

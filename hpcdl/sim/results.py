@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from hpcdl.core.model.profile import Profile
-from hpcdl.report.history import History, JobAttempt, JobHistory, Phase
+from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Span
 from hpcdl.report.measures import JobMeasures, measure
 from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.workload import SimJob
@@ -27,7 +27,7 @@ class JobResult:
     `wait_s`: first start - submit; `jct_s`: end - submit. `rescales`: how often it went on with another number of GPUs;
     `moves`: with GPUs of other nodes. `lost_s`: see `report.JobMeasures`. `deadline_met`: None without a deadline.
     `fairness`: finish-time fairness, its JCT over the JCT it would have had alone on its share of all GPUs (Themis,
-    NSDI'20): 1 is its due, more is worse.
+    NSDI'20): 1 is its due, more is worse. `shared_gpu_s`: GPU seconds for which another job had its GPUs too.
     """
 
     id: int
@@ -48,6 +48,7 @@ class JobResult:
     deadline_s: float | None
     deadline_met: bool | None
     fairness: float | None
+    shared_gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Results:
     `makespan_s`: from the first submit to the last end. `utilisation`, `held`: see `report.RunMeasures`, of the GPUs
     while they are there. `lost_share`: seconds lost to rescaling over the seconds between first start and end, summed
     over jobs. `deadlines_met`: of those jobs that have a deadline, None if none has. `energy_kwh`: of training GPUs
-    whose profile says what they take.
+    whose profile says what they take. `shared_gpu_s`: GPU seconds that two jobs shared; None: no job agrees to that.
     """
 
     policy: str
@@ -84,6 +85,7 @@ class Results:
     worst_fairness: float | None
     energy_kwh: float | None
     problems: tuple[str, ...]
+    shared_gpu_s: float | None = None
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Plain values, as `hpcdl simulate --json` prints them. `jobs`: with a list of all jobs."""
@@ -91,9 +93,13 @@ class Results:
             name: _rounded(getattr(self, name)) for name in self.__slots__ if name not in ("jobs", "problems")
         }
         plain["problems"] = list(self.problems)
+        left_out = {"gpus"}
+        if self.shared_gpu_s is None:
+            del plain["shared_gpu_s"]
+            left_out.add("shared_gpu_s")
         if jobs:
             plain["jobs"] = [
-                {name: _rounded(getattr(job, name)) for name in JobResult.__slots__ if name != "gpus"}
+                {name: _rounded(getattr(job, name)) for name in JobResult.__slots__ if name not in left_out}
                 | {"gpus": [[_rounded(at), number] for at, number in job.gpus]}
                 for job in self.jobs
             ]
@@ -110,8 +116,9 @@ def summarise(run: SimulatedRun) -> Results:
     measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
     ideals = _ideal_jct(run, history)
     share = _ever_over_there(run, history)
+    shared = _shared_gpu_s(history) if run.workload.shares else {}
     jobs = tuple(
-        _job_result(run.jobs[each.id], each, story, ideals.get(each.id))
+        _job_result(run.jobs[each.id], each, story, ideals.get(each.id), shared.get(each.id, 0.0))
         for each, story in zip(measured.jobs, history.jobs, strict=True)
     )
     done = [job for job in jobs if job.state == "DONE"]
@@ -146,6 +153,7 @@ def summarise(run: SimulatedRun) -> Results:
         worst_fairness=max(fair, default=None),
         energy_kwh=_energy_kwh(run, history),
         problems=run.problems,
+        shared_gpu_s=math.fsum(shared.values()) / 2 if run.workload.shares else None,
     )
 
 
@@ -156,6 +164,21 @@ def _ever_over_there(run: SimulatedRun, history: History) -> float:
     )
     there = math.fsum((end - begin) * gpus for begin, end, gpus in spells if end > begin)
     return (history.end - history.begin) * len(history.gpus) / there if there > 0 else 1.0
+
+
+def _shared_gpu_s(history: History) -> Mapping[int, float]:
+    """By job: GPU seconds for which another job had its GPUs too."""
+    found: dict[int, float] = {}
+    by_gpu: dict[tuple[str, int], list[Span]] = {}
+    for span in history.spans:
+        there = by_gpu.setdefault((span.node, span.gpu), [])
+        for other in there:
+            seconds = min(span.end_at, other.end_at) - max(span.start_at, other.start_at)
+            if other.job != span.job and seconds > 0:
+                for each in (span.job, other.job):
+                    found[each] = found.get(each, 0.0) + seconds
+        there.append(span)
+    return found
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -169,7 +192,9 @@ def _with_truth(run: SimulatedRun) -> History:
     return replace(run.history, jobs=tuple(replace(job, profile=f"{job.id}") for job in run.history.jobs))
 
 
-def _job_result(job: SimJob, measured: JobMeasures, story: JobHistory, ideal_s: float | None) -> JobResult:
+def _job_result(
+    job: SimJob, measured: JobMeasures, story: JobHistory, ideal_s: float | None, shared_gpu_s: float
+) -> JobResult:
     begin = story.submitted_at
     end_s = story.finished_at
     met = None
@@ -196,6 +221,7 @@ def _job_result(job: SimJob, measured: JobMeasures, story: JobHistory, ideal_s: 
         deadline_s=job.deadline_s,
         deadline_met=met,
         fairness=None if measured.jct_s is None or not ideal_s else measured.jct_s / ideal_s,
+        shared_gpu_s=shared_gpu_s,
     )
 
 

@@ -35,7 +35,8 @@ class SimulatedTrainer:
     `in_place`: its ranks can form new memberships; `membership`: the newest one that they know; `formed`: they
     have formed one; `lost`: nodes of it that are gone. `up_at`: when the processes that it began with are up.
     `since_of`: the membership for which each node was requested. `unsaved_s`: seconds of training since its last
-    checkpoint.
+    checkpoint. `alone_rate`: its rate with its GPUs to itself. `fails_at`, `progress_at`: when it will fail, and tell
+    its progress, if it trains until then.
     """
 
     job: int
@@ -56,6 +57,9 @@ class SimulatedTrainer:
     up_at: float = 0.0
     since_of: dict[str, int] = field(default_factory=dict)
     unsaved_s: float = 0.0
+    alone_rate: float = 0.0
+    fails_at: float = math.inf
+    progress_at: float = math.inf
 
     def step_at(self, now: float) -> float:
         """Steps done by `now`."""

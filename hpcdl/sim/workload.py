@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdl.core.model.job import LARGEST, RESCALES
+from hpcdl.core.model.job import LARGEST, RESCALES, Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile
 from hpcdl.core.model.units import count
+from hpcdl.sim.slowdowns import Slowdown
 
 KINDS = ("training", "inference")
 MAX_NAME = 200
@@ -29,7 +30,8 @@ class SimJob:
     `deadline_s`: when it should be done, on the clock of `submit_s`; one that equals `submit_s` cannot be met, and is
     allowed because GENIE's urgent ones are such. `predicted`: e, where policies are to see the remaining steps times
     exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it. `rescale`: how it goes to
-    other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`.
+    other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`. `share`: what it
+    agrees to on its GPUs; `gpu_memory_mib`: what it takes of each, as its user says.
     """
 
     submit_s: float
@@ -50,6 +52,8 @@ class SimJob:
     draw: int | None = None
     rescale: str = "restart"
     weight: float = 1.0
+    share: Sharing | None = None
+    gpu_memory_mib: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > MAX_NAME or not self.name.isprintable():
@@ -78,6 +82,8 @@ class SimJob:
             self._wrong("rescale", f"must be one of {', '.join(RESCALES)}, got {self.rescale!r}")
         if not (math.isfinite(self.weight) and self.weight > 0):
             self._wrong("weight", f"must be a number above 0, got {self.weight}")
+        if self.gpu_memory_mib is not None and not 1 <= self.gpu_memory_mib <= LARGEST:
+            self._wrong("gpu_memory", f"must be 1 MiB or more, got {self.gpu_memory_mib}")
         if self.predicted is not None and not math.isfinite(self.predicted):
             self._wrong("predicted", f"must be a finite number, got {self.predicted}")
 
@@ -104,13 +110,17 @@ class SimJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpell:
-    """A node is there, with its GPUs, from `from_s` until `until_s`. `kind`: the GPUs' type, in lower case."""
+    """A node is there, with its GPUs, from `from_s` until `until_s`. `kind`: the GPUs' type, in lower case.
+
+    `memory_mib`: of each GPU; 0: not known, and nobody shares them.
+    """
 
     name: str
     gpus: int
     kind: str = ""
     from_s: float = 0.0
     until_s: float = math.inf
+    memory_mib: int = 0
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > MAX_NAME or not self.name.isprintable():
@@ -130,7 +140,7 @@ class Workload:
     """Jobs in the order of their submits, and the nodes for them (none: the caller says which, see `cluster`).
 
     `source`: where it comes from, in words. `notes`: what was assumed where the input said nothing, for the reader of
-    the results.
+    the results. `slowdowns`: what pairs of jobs on a GPU cost each other; the first that is about a pair counts.
     """
 
     name: str
@@ -138,6 +148,7 @@ class Workload:
     nodes: tuple[NodeSpell, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
+    slowdowns: tuple[Slowdown, ...] = ()
 
     def __post_init__(self) -> None:
         before: SimJob | None = None
@@ -155,6 +166,11 @@ class Workload:
                 f"workload {self.name}: node {first.name} is there twice at {second.from_s:g}: "
                 f"{first.from_s:g} to {first.until_s:g} and {second.from_s:g} to {second.until_s:g}"
             )
+
+    @property
+    def shares(self) -> bool:
+        """Whether a job agrees to be on a GPU with another one."""
+        return any(job.share is not None for job in self.jobs)
 
     @property
     def nodes_named(self) -> Mapping[str, int]:

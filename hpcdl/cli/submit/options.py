@@ -22,7 +22,6 @@ from hpcdl.core.model.job import (
     PRIORITY,
     PROGRESS,
     RESCALES,
-    SHARES,
     SIGNAL_PRESETS,
     Sharing,
     check_continue_from,
@@ -131,13 +130,7 @@ def _memory(value: str | None) -> int | None:
 @_checked
 def _share(value: str | None) -> Sharing | None:
     """`foreground`, `foreground:5` with a limit in percent, `background`."""
-    if value is None:
-        return None
-    role, colon, percent = value.strip().lower().partition(":")
-    number = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%?", percent)
-    if role not in SHARES or (colon and (role != "foreground" or number is None)):
-        raise ValueError(f"{value[:100]!r}: give foreground, foreground:PERCENT or background")
-    return Sharing(role, float(number[1]) / 100 if number else None)
+    return None if value is None else Sharing.from_text(value)
 
 
 @_checked

@@ -137,6 +137,15 @@ class Sharing:
         if self.slowdown is not None and not 0 < self.slowdown <= 1:
             raise ValueError(f"the slowdown must be above 0, and at most 1 (100 %), got {self.slowdown}")
 
+    @classmethod
+    def from_text(cls, text: str) -> "Sharing":
+        """`foreground`, `foreground:5` with a limit in percent, `background`; else ValueError."""
+        role, colon, percent = text.strip().lower().partition(":")
+        number = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%?", percent)
+        if role not in SHARES or (colon and (role != "foreground" or number is None)):
+            raise ValueError(f"{text[:100]!r}: give foreground, foreground:PERCENT or background")
+        return cls(role, float(number[1]) / 100 if number else None)
+
     @property
     def as_foreground(self) -> bool:
         """Whether a background may run beside it."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from hpcdl.core.model.job import LARGEST
+from hpcdl.core.model.job import LARGEST, Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Point, Profile, ProfileError, find_profile
-from hpcdl.core.model.units import count, parse_range
+from hpcdl.core.model.units import count, parse_memory_mib, parse_range
 from hpcdl.sim.readers.source import MAX_SECONDS, Place, shown
 from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, Workload, WorkloadError
 
@@ -148,6 +148,8 @@ class WorkloadRow:
     kind: str = "training"
     name: str = ""
     told: bool = True
+    share: Sharing | None = None
+    gpu_memory_mib: int | None = None
 
 
 def parse_row(place: Place, values: Mapping[str, Any], given: ReaderDefaults) -> WorkloadRow:
@@ -178,6 +180,8 @@ def parse_row(place: Place, values: Mapping[str, Any], given: ReaderDefaults) ->
         kind=text_of(place, values, "kind", "training").lower(),
         name=text_of(place, values, "name"),
         told=told,
+        share=_share_of(place, values),
+        gpu_memory_mib=memory_of(place, values),
     )
 
 
@@ -195,6 +199,23 @@ def text_of(place: Place, values: Mapping[str, Any], key: str, default: str = ""
     if not isinstance(value, str):
         place.wrong(key, f"expected text, got {shown(value)}")
     return value.strip()
+
+
+def memory_of(place: Place, values: Mapping[str, Any]) -> int | None:
+    """`gpu_memory` among the values of a file, in MiB; None: not said."""
+    text = text_of(place, values, "gpu_memory")
+    try:
+        return parse_memory_mib(text) if text else None
+    except ValueError as error:
+        place.wrong("gpu_memory", str(error))
+
+
+def _share_of(place: Place, values: Mapping[str, Any]) -> Sharing | None:
+    text = text_of(place, values, "share")
+    try:
+        return Sharing.from_text(text) if text else None
+    except ValueError as error:
+        place.wrong("share", str(error))
 
 
 @dataclass(slots=True)
@@ -264,6 +285,8 @@ class WorkloadBuilder:
             kind=row.kind,
             deadline_s=row.deadline_s,
             told=row.told,
+            share=row.share,
+            gpu_memory_mib=row.gpu_memory_mib,
             draw=asked.draw,
         )
 

@@ -18,24 +18,28 @@ from hpcdl.sim.readers.job_rules import (
     WorkloadBuilder,
     WorkloadRow,
     check_order,
+    memory_of,
     parse_asked,
     parse_row,
     text_of,
 )
 from hpcdl.sim.readers.source import Place, read_text, shown
+from hpcdl.sim.slowdowns import Slowdown
 from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, cluster
 
 MAX_BYTES = 32 << 20
 
 _MAX_VALUES = 2_000_000
 
-_TOP: Final = ("schema", "name", "source", "cluster", "profiles", "jobs", "arrivals")
+_TOP: Final = ("schema", "name", "source", "cluster", "profiles", "jobs", "arrivals", "slowdowns")
 
-_GROUP: Final = ("nodes", "gpus_per_node", "gpu_type", "from_s", "until_s")
+_GROUP: Final = ("nodes", "gpus_per_node", "gpu_type", "from_s", "until_s", "gpu_memory")
+
+_PAIR: Final = ("foreground", "background", "slowdown", "background_share")
 
 _JOB: Final = (
     "submit_s", "model", "profile", "steps", "duration_s", "gpus", "nodes", "deadline_s", "user", "kind", "name",
-    "told", "draw",
+    "told", "draw", "share", "gpu_memory",
 )  # fmt: skip
 
 
@@ -68,7 +72,8 @@ def read_yaml(path: Path, given: ReaderDefaults) -> Workload:
     place.line = 0
     name, source = (text_of(place, data, key, default) for key, default in (("name", path.stem), ("source", "")))
     none = "none: list jobs, or describe arrivals"
-    return jobs.workload(source or f"workload {path.name}", none, name=name or path.stem, column="jobs")
+    workload = jobs.workload(source or f"workload {path.name}", none, name=name or path.stem, column="jobs")
+    return replace(workload, slowdowns=_slowdowns(place, data.get("slowdowns", [])))
 
 
 def _load(place: Place, text: str) -> tuple[Mapping[str, Any], list[int]]:
@@ -151,9 +156,26 @@ def _nodes(place: Place, value: object) -> tuple[NodeSpell, ...]:
             if "until_s" in group:
                 end = place.number("cluster: until_s", group["until_s"])
                 spells = tuple(replace(spell, from_s=begin, until_s=end) for spell in spells)
-            found += [replace(spell, from_s=begin) for spell in spells]
+            memory_mib = memory_of(place, group) or 0
+            found += [replace(spell, from_s=begin, memory_mib=memory_mib) for spell in spells]
         except WorkloadError as error:
             place.wrong("cluster", str(error))
+    return tuple(found)
+
+
+def _slowdowns(place: Place, value: object) -> tuple[Slowdown, ...]:
+    if not isinstance(value, list):
+        place.wrong("slowdowns", f"expected a list of pairs of jobs, got {shown(value)}")
+    found = []
+    for entry in value:
+        cell = _keys(place, entry, _PAIR, "slowdowns")
+        names = [text_of(place, cell, key) for key in _PAIR[:2]]
+        slowdown = place.number("slowdowns: slowdown", cell.get("slowdown", Slowdown().slowdown))
+        share = place.number("slowdowns: background_share", cell.get("background_share", Slowdown().share))
+        try:
+            found.append(Slowdown(names[0], names[1], slowdown, share))
+        except ValueError as error:
+            place.wrong("slowdowns", str(error))
     return tuple(found)
 
 
