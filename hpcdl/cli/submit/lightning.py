@@ -19,6 +19,8 @@ def as_tasks(
 ) -> tuple[tuple[str, ...], BatchTasks]:
     """The command as srun starts it, and the Slurm job round it. `gpus`: least, most and the only numbers on a node;
     `nodes`: least and most. Raises ValueError where the number of tasks is not known before it starts."""
+    from hpcdl.slurm.system import SYSTEM
+
     least, most, counts = gpus
     if least != most or len(counts) > 1 or nodes[0] != nodes[1]:
         raise ValueError(
@@ -31,4 +33,4 @@ def as_tasks(
             "would not requeue: leave it out"
         )
     variables = (("SLURM_JOB_NAME", "lightning"),) if name in INTERACTIVE else ()
-    return (SRUN, *command), BatchTasks("slurm", tasks_per_node=least, variables=variables)
+    return (SRUN, *command), BatchTasks(SYSTEM.name, tasks_per_node=least, variables=variables)
