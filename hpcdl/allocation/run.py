@@ -7,7 +7,6 @@ All jobs are suspended before the walltime ends, on a signal of the batch system
 import contextlib
 import logging
 import os
-import select
 import signal
 import socket
 import time
@@ -27,6 +26,7 @@ from hpcdl.batch.command import run as run_command
 from hpcdl.batch.system import BatchError, system_named, systems
 from hpcdl.config.settings import Config
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.wire.readable import readable
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -305,7 +305,7 @@ class Signals:
         if self.first:
             time.sleep(seconds)
         else:
-            select.select([self._came], [], [], seconds)
+            readable([self._came], seconds)
         return self.first
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,6 @@ Nothing here asks the daemon or prints but for the loss of the daemon. Commands 
 """
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ import click
 
 from hpcdl.cli.output import say
 from hpcdl.client import DaemonAway
+from hpcdl.wire.readable import readable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -76,7 +76,7 @@ class RepeatUntilSignal:
 
         A signal that came just before is in the pipe, so none is missed.
         """
-        ready, _, _ = select.select([self._woken, *files], [], [], seconds)
+        ready = readable([self._woken, *files], seconds)
         if self._woken in ready:
             os.read(self._woken, 4096)
         if self._came is not None:

@@ -12,7 +12,6 @@ import logging
 import os
 import pwd
 import re
-import select
 import shutil
 import signal
 import smtplib
@@ -31,6 +30,7 @@ from pathlib import Path
 from hpcdl.agent.supervisor.processes import TAG_VARIABLE, signal_process, tagged
 from hpcdl.core.model.notice import Notice, address_of, redacted
 from hpcdl.wire.http_client import HttpConnection, HttpError, Proxy
+from hpcdl.wire.readable import readable
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -233,12 +233,12 @@ def _listen(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes, bool]:
         open_ = [output, errors]
         while time.monotonic() < until:
             over = process.poll() is not None
-            ready = select.select(open_, [], [], 0 if over else 0.1)[0] if open_ else []
+            ready = readable([each.fileno() for each in open_], 0 if over else 0.1) if open_ else []
             if over and not ready:
                 return said, complaints, True
             if not open_:
                 time.sleep(0.02)
-            for each in ready:
+            for each in [each for each in open_ if each.fileno() in ready]:
                 piece = os.read(each.fileno(), 1 << 16)
                 if not piece:
                     open_.remove(each)
