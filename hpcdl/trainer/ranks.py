@@ -5,8 +5,9 @@ Each gets HPCDL_LOCAL_RANK (0 to N-1), HPCDL_LOCAL_RANKS, HPCDL_RANK, and its ow
 of them, RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE count all nodes' ranks, N on each; and as under torchrun each
 sees all GPUs of its node, for its LOCAL_RANK is the number of its own. With `--tf-config` after N each gets TF_CONFIG,
 too, for TensorFlow's MultiWorkerMirroredStrategy, over all nodes where their number is fixed, and sees its own GPU.
-With `--horovod` they get what horovodrun would give them, and see all the GPUs. When one fails the others are ended,
-and the exit code is that of the first that failed. No rank outlives this process. Standard library only.
+With `--horovod` they get what horovodrun would give them, and see all the GPUs. With `--parameter-servers P` the N are
+workers of TensorFlow's ParameterServerStrategy, which P servers and a coordinator join. When one fails the others are
+ended, and the exit code is that of the first that failed. No rank outlives this process. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from hpcdl.trainer import session, tf_config
 from hpcdl.trainer.horovod_rendezvous import HOST, INTERFACE, NODE, Rendezvous, sizes, slot
 from hpcdl.trainer.process_groups import LOCAL_STORE
 
-TF_CONFIG, HOROVOD = "--tf-config", "--horovod"
-USAGE = f"usage: python -m hpcdl.trainer.ranks N|gpu [{TF_CONFIG} | {HOROVOD}] -- command ..."
+TF_CONFIG, HOROVOD, SERVERS = "--tf-config", "--horovod", "--parameter-servers"
+WORDS = {"": 1, TF_CONFIG: 2, HOROVOD: 2, SERVERS: 3}  # before the --, with that option
+USAGE = f"usage: python -m hpcdl.trainer.ranks N|gpu [{TF_CONFIG} | {HOROVOD} | {SERVERS} P] -- command ..."
 RANKS_LIMIT = 1024
 KILL_S = 10.0  # from the SIGTERM that follows a failure
 POLL_S = 0.02
@@ -48,16 +50,20 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, li
     """How many ranks, the option or "", and the command. Raises Usage."""
     end = argv.index("--") if "--" in argv else 0
     command = list(argv[end + 1 :])
-    option = argv[1] if end == 2 and argv[1] in (TF_CONFIG, HOROVOD) else ""
-    if not command or end != 1 + bool(option):
+    option = argv[1] if end > 1 else ""
+    if not command or end != WORDS.get(option):
         raise Usage(USAGE)
     if argv[0] == "gpu":
         ranks = max(1, len(listed(environ, "HPCDL_GPUS") or listed(environ, "CUDA_VISIBLE_DEVICES")))
-    elif argv[0].isdigit() and 1 <= int(argv[0]) <= RANKS_LIMIT:
-        ranks = int(argv[0])
     else:
-        raise Usage(f"{argv[0]!r} ranks: say a number from 1 to {RANKS_LIMIT}, or gpu")
+        ranks = _number(argv[0], "ranks", ", or gpu")
     return ranks, option, command
+
+
+def _number(text: str, what: str, more: str = "") -> int:
+    if text.isdigit() and 1 <= int(text) <= RANKS_LIMIT:
+        return int(text)
+    raise Usage(f"{text!r} {what}: say a number from 1 to {RANKS_LIMIT}{more}")
 
 
 def listed(environ: Mapping[str, str], name: str) -> list[str]:
@@ -107,10 +113,28 @@ def with_tf_config(environments: Sequence[dict[str, str]], addresses: Sequence[s
             mine.update(LOCAL_RANK=mine["HPCDL_LOCAL_RANK"], LOCAL_WORLD_SIZE=str(len(environments)))
 
 
-class RankProcesses:
-    """The processes, from their start until none is left."""
+def with_servers(environ: Mapping[str, str], workers: int, servers: int, store: str) -> list[dict[str, str]]:
+    """The environments of a ParameterServerStrategy's coordinator, workers and servers. The coordinator alone is a
+    trainer to hpcdl; the workers alone have GPUs. Raises Usage."""
+    if len(listed(environ, "HPCDL_NODES")) > 1:
+        raise Usage(f"{SERVERS} is for one node")
+    without = {**environ, "CUDA_VISIBLE_DEVICES": ""}
+    coordinator = {**without, "HPCDL_LOCAL_RANK": "0", "HPCDL_RANK": "0", "HPCDL_LOCAL_RANKS": "1"}
+    others = [environment(environ, each, workers, store, own_gpus=True) for each in range(workers)]
+    others += [without.copy() for _ in range(servers)]
+    for each in others:
+        each.pop("HPCDL_SOCKET", None)  # to attach there, as the coordinator does, is to run outside hpcdl
+    environments = [coordinator, *others]
+    for each, config in zip(environments, tf_config.parameter_servers(workers, servers)):
+        each["TF_CONFIG"] = config
+    return environments
 
-    def __init__(self) -> None:
+
+class RankProcesses:
+    """The processes, from their start until none is left. `led`: when the first one ends, the others are ended."""
+
+    def __init__(self, led: bool = False) -> None:
+        self._led = led
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
@@ -123,11 +147,19 @@ class RankProcesses:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def terminate(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
+    def terminate(self) -> None:
         """SIGTERM to all that are left."""
         for child in self._children:
             if child.returncode is None:  # not reaped, so the number is still its own
                 child.send_signal(signal.SIGTERM)
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """As a handler of SIGTERM: passes it on, to the one that leads alone, for it may need the others to save."""
+        leader = self._children[0] if self._led and self._children else None
+        if leader is None:
+            self.terminate()
+        elif leader.returncode is None:
+            leader.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
         """The exit code of the first that failed, 0 if none did; 128 and the signal's number for a signal."""
@@ -147,7 +179,10 @@ class RankProcesses:
         return 128 - failed if failed < 0 else failed
 
     def _failure(self) -> int | None:
-        """Of those that have failed; whoever loses a rank that was killed fails, too, perhaps before anybody looks."""
+        """Of those that have failed; whoever loses a rank that was killed fails, too, perhaps before anybody looks.
+        0: the one that leads is done."""
+        if self._led and self._children[0].returncode == 0:
+            return 0
         codes = [child.returncode for child in self._children if child.returncode]
         return -signal.SIGKILL if -signal.SIGKILL in codes else next(iter(codes), None)
 
@@ -180,6 +215,9 @@ def main(argv: Sequence[str]) -> int:
         folder = tempfile.mkdtemp(prefix="hpcdl-ranks-")
         try:
             store, own = f"{folder}/store", option == TF_CONFIG
+            if option == SERVERS:
+                servers = _number(argv[2], "parameter servers")
+                return _run(command, with_servers(os.environ, ranks, servers, store), led=True)
             environments = [environment(os.environ, each, ranks, store, own_gpus=own) for each in range(ranks)]
             if option == TF_CONFIG:
                 with_tf_config(environments, *tf_config.workers(os.environ, ranks))
@@ -206,13 +244,17 @@ def _run_horovod(command: Sequence[str], ranks: int) -> int:
 
 
 def _run(
-    command: Sequence[str], environments: Sequence[Mapping[str, str]], started: Callable[[], None] = lambda: None
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    started: Callable[[], None] = lambda: None,
+    *,
+    led: bool = False,
 ) -> int:
     """`started` is called once all ranks are: no thread may run while they are forked."""
-    ranks = RankProcesses()
+    ranks = RankProcesses(led)
     # A suspend goes to the ranks themselves, which attach. What ends this process must end them, and not before they
     # have done what they do at a SIGTERM; a Ctrl-C comes to them anyway.
-    signal.signal(signal.SIGTERM, ranks.terminate)
+    signal.signal(signal.SIGTERM, ranks.stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.environ.get("HPCDL_ALLOCATION"):
         session.heed(lambda: True, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""TF_CONFIG for the workers of TensorFlow's MultiWorkerMirroredStrategy: who is where, and which of them a process is.
+"""TF_CONFIG of TensorFlow's MultiWorkerMirroredStrategy and ParameterServerStrategy: who is where, who a process is.
 
 The launcher of each node chooses free ports for its ranks; those of several nodes tell each other through the one of
 the first node, at MASTER_ADDR and MASTER_PORT, which nothing else uses then. Standard library only.
@@ -44,6 +44,19 @@ def config(addresses: Sequence[str], rank: int) -> str:
     """TF_CONFIG of that worker."""
     task = {"type": "worker", "index": rank}
     return json.dumps({"cluster": {"worker": list(addresses)}, "task": task}, separators=(",", ":"))
+
+
+def parameter_servers(workers: int, servers: int) -> list[str]:
+    """TF_CONFIG of each task of a ParameterServerStrategy on this node: the coordinator's, workers' and servers'."""
+    numbers = {"chief": 1, "worker": workers, "ps": servers}
+    tasks = [(kind, index) for kind, number in numbers.items() for index in range(number)]
+    cluster: dict[str, list[str]] = {kind: [] for kind in numbers}
+    for (kind, _), port in zip(tasks, free_ports(len(tasks))):
+        cluster[kind].append(f"127.0.0.1:{port}")
+    return [
+        json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}, separators=(",", ":"))
+        for kind, index in tasks
+    ]
 
 
 def free_ports(number: int) -> list[int]:

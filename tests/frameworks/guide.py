@@ -18,7 +18,9 @@ guide = (Path(__file__).parents[2] / "docs" / "trainer-guide.md").read_text()
 (script,) = re.findall(rf"```python\n(# {re.escape(name)}\n.*?)```", guide, re.DOTALL)
 here = out.with_suffix(".guide")
 here.mkdir(exist_ok=True)
-(here / name).write_text(script)
+new = here / f"{name}.{os.getpid()}"
+new.write_text(script)
+new.replace(here / name)  # of several processes none may run what another is writing
 progress = session.Session.progress
 
 

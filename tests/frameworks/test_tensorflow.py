@@ -2,12 +2,15 @@
 nothing happened to; on one device, on two replicas, and by two workers whose TF_CONFIG hpcdl makes."""
 
 import os
+import re
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.trained import HERE, PYTHON, Trained
+from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, Trained
 from tests.system.cluster import Cluster
 
 SCRIPT = str(HERE / "tensorflow_loop.py")
@@ -47,3 +50,37 @@ def test_two_workers(trained: Trained, tmp_path: Path) -> None:
     assert began[1] in (7, 8), "they stop at the step boundary that comes next for all"
     assert began[2] == 10
     assert (parts, (trained.newest / "out.1").read_text()) == (whole, other)
+
+
+def test_parameter_servers(trained: Trained) -> None:
+    """The guide's script, asynchronous, so not bit for bit: after a suspend it goes on from the step and the loss where
+    it was; then a worker is killed, and all go on from their checkpoint; it ends though its servers never do."""
+    command = [*WORKERS, "2", "--parameter-servers", "1", "--", PYTHON, str(HERE / "guide.py"), "ps_train.py"]
+    here = trained._folder()
+    job = trained._submit(here, command, (12, 25), ("--gpus", "2"), {})
+    trained.suspend(job, here, 12)
+    trained.cluster.cli("resume", str(job))
+    trained._until(job, here / "at-25")
+    os.kill(worker(here), signal.SIGKILL)
+    trained.cluster.until_state(job, *ENDED, seconds=PATIENCE_S)
+    assert trained.cluster.job(job)["state"] == "DONE", trained.log(job)
+    assert trained.began(job) == [0, 12, 20]
+    first, last = losses(trained, 1), losses(trained, 3)
+    assert list(last) == list(range(20, 30))
+    assert last[20] < first[0] / 4, "a model that begins anew has a loss like the first"
+
+
+def losses(trained: Trained, attempt: int) -> dict[int, float]:
+    """What an attempt of the newest job has printed, by step."""
+    log = str(trained.cluster.cli("logs", str(trained.job), "--attempt", str(attempt)))
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+): loss ([\d.]+)$", log, re.MULTILINE)}
+
+
+def worker(here: Path) -> int:
+    """The process of the second worker of what runs in that folder."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            environ = path.read_bytes()
+            if str(here).encode() in environ and b'"type":"worker","index":1' in environ:
+                return int(path.parent.name)
+    raise AssertionError(f"no worker in {here}")

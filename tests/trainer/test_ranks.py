@@ -55,6 +55,8 @@ def test_each_has_its_part() -> None:
         (["2", "--tf", "--", "true"], 64, "usage"),
         (["0", "--", "true"], 64, "from 1 to"),
         (["x", "--", "true"], 64, "or gpu"),
+        (["2", "--parameter-servers", "--", "true"], 64, "usage"),
+        (["2", "--parameter-servers", "0", "--", "true"], 64, "'0' parameter servers: say a number from 1 to"),
         (["3", "--", "true"], 64, "cannot be shared out equally among 3 ranks"),
         (["2", "--", "./is-not-there"], 127, "is-not-there: No such file"),
         (["2", "--", "/"], 126, "cannot start /"),
@@ -80,6 +82,24 @@ def test_sigterm_goes_to_the_ranks_which_may_take_their_time() -> None:
         child.send_signal(signal.SIGTERM)
         output, _ = child.communicate(timeout=180)
     assert (child.returncode, output) == (0, "done\n" * 2)
+
+
+def test_servers_serve_until_their_coordinator_ends() -> None:
+    """However it ends; a SIGTERM is first its alone."""
+    led = ("2", "--parameter-servers", "1", "--")
+    script = 'if [ -z "$HPCDL_LOCAL_RANKS" ] || [ "$HPCDL_LOCAL_RANKS" = 2 ]; then exec sleep 1000; fi; '
+    assert run(*led, "sh", "-c", script + "exit 0") == (0, "")
+    assert run(*led, "sh", "-c", script + "exit 5") == (5, "")
+    killed = script.replace("exec sleep 1000", "kill -KILL $$")
+    assert run(*led, "sh", "-c", killed + "exec sleep 1000")[0] == 128 + signal.SIGKILL
+    loop = "echo ready; while :; do sleep 0.05; done"
+    serves = script.replace("exec sleep 1000", f"trap 'echo ended; exit 0' TERM; {loop}")
+    with start(*led, "sh", "-c", f"{serves} trap 'sleep 0.2; echo saved; exit 0' TERM; {loop}") as child:
+        assert child.stdout is not None
+        assert [child.stdout.readline() for _ in range(4)] == ["ready\n"] * 4
+        child.send_signal(signal.SIGTERM)
+        output, _ = child.communicate(timeout=180)
+    assert (child.returncode, output) == (0, "saved\n" + "ended\n" * 3)
 
 
 def test_a_sigterm_while_they_are_being_started_reaches_all() -> None:

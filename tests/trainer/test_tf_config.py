@@ -54,6 +54,38 @@ def test_on_one_node(tmp_path: Path) -> None:
     assert first[2] == "", "nothing is set that was not there"
 
 
+def test_parameter_servers_on_one_node(tmp_path: Path) -> None:
+    """The workers share the GPUs; the coordinator alone is a trainer to hpcdl, one of one rank."""
+    script = """
+import os, sys
+shown = [os.environ.get(name, "-") for name in ("CUDA_VISIBLE_DEVICES", "HPCDL_SOCKET", "HPCDL_LOCAL_RANKS")]
+config = os.environ["TF_CONFIG"]
+with open(f"{sys.argv[1]}/{os.getpid()}", "w") as file:
+    file.write(config + "\\n" + " ".join(shown))
+os.rename(file.name, file.name + ".said")
+while '"chief","index' in config and len([each for each in os.listdir(sys.argv[1]) if each.endswith(".said")]) < 4:
+    pass
+"""
+    command = [sys.executable, "-m", "hpcdl.trainer.ranks", "2", "--parameter-servers", "1", "--"]
+    given = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", "HPCDL_SOCKET": "s"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("HPCDL_", "CUDA_"))}
+    child = subprocess.run([*command, sys.executable, "-c", script, str(tmp_path)], env=environ | given, timeout=300)
+    assert child.returncode == 0
+    said = [path.read_text().split("\n") for path in tmp_path.iterdir()]
+    configs = [json.loads(config) for config, _ in said]
+    assert len({json.dumps(each["cluster"]) for each in configs}) == 1
+    cluster = configs[0]["cluster"]
+    assert {kind: len(addresses) for kind, addresses in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
+    assert len({address for addresses in cluster.values() for address in addresses}) == 4
+    shown = {(each["task"]["type"], each["task"]["index"]): rest for each, (_, rest) in zip(configs, said, strict=True)}
+    assert shown == {
+        ("chief", 0): " s 1",
+        ("worker", 0): "GPU-a - 2",
+        ("worker", 1): "GPU-b - 2",
+        ("ps", 0): " - -",
+    }
+
+
 def test_on_two_nodes_with_other_numbers_of_ranks(tmp_path: Path) -> None:
     port = free_port()
     common = {"HPCDL_NODES": "a,b", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
