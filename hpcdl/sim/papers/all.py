@@ -11,8 +11,8 @@ from hpcdl.sim.papers.figures import figures
 from hpcdl.sim.papers.table import PaperTable
 from hpcdl.sim.parallel import Progress, in_processes
 
-PAPERS = ("marble", "sidecar", "genie", "deeppool", "unknown")
-"""Modules of this package that have `tables()`: four papers, and what it costs to know no profile."""
+PAPERS = ("marble", "sidecar", "genie", "unknown", "deeppool")
+"""Modules of this package that have `tables()`: three papers, what it costs to know no profile, and DeepPool."""
 
 
 PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction", "drawn")}
