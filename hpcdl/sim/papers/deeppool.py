@@ -1,7 +1,7 @@
 """Tables 1 and 3 and what the text prints of figures 9 to 12 of the DeepPool paper (Park et al., MLSys 2022).
 
-Ours is planned and predicted from measured layers, in hpcdl/deeppool; what the paper prints, and the notes, stand in
-deeppool.yaml. Nothing here runs on a GPU.
+Ours is planned and predicted from measured layers, in hpcdl/deeppool, and one table is simulated; what the paper
+prints, and the notes, stand in deeppool.yaml. Nothing here runs on a GPU.
 """
 
 import math
@@ -10,11 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpcdl.deeppool.baselines import gain_over_partition, operating_points
+from hpcdl.core.model.job import SLOWDOWN, Sharing
+from hpcdl.core.model.profile import Profile
+from hpcdl.deeppool.baselines import OperatingPoint, background_per_s, gain_over_partition, operating_points
 from hpcdl.deeppool.models import model_document
 from hpcdl.deeppool.planner import plan_burst
 from hpcdl.deeppool.problem import BurstProblem, read_problem
+from hpcdl.policies import all_policies
+from hpcdl.sim.conditions import Conditions
+from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.table import PaperRow, PaperTable, paper_file
+from hpcdl.sim.slowdowns import Slowdown
+from hpcdl.sim.workload import NodeSpell, SimJob, Workload
 
 SEEDS = (0,)
 """Nothing is drawn."""
@@ -22,11 +29,14 @@ MODELS = {"VGG-16": "vgg16", "Inception-v3": "inception-v3"}
 """The models with measured layers; of WideResNet-101-2 there are none."""
 LIMITS = (1.1, 1.2, 1.5, 2.0, 3.0, 4.0, None)
 _REPEATS = 5
+POLICY = "marble"
+"""It gives the foreground, which is the first, its GPUs; who may be a background is the same under every policy."""
+_SECONDS, _STEPS, _MEMORY_MIB = 1000.0, 10**9, 40 * 1024
 
 
 def tables(seeds: Sequence[int] = SEEDS) -> tuple[PaperTable, ...]:
-    """The four tables; `seeds` is not used."""
-    return models(), searches(), throughput(), multiplexing()
+    """The five tables; `seeds` is not used."""
+    return models(), searches(), throughput(), shared(), multiplexing()
 
 
 def models() -> PaperTable:
@@ -97,6 +107,51 @@ def throughput() -> PaperTable:
             }
         rows.append(_row(name, "burst parallel", more, printed))
     return _table("DeepPool figures 9 and 10: 8 GPUs", rows, "throughput")
+
+
+def shared() -> PaperTable:
+    """Figure 9's burst parallelism with background jobs, simulated: a background beside the foreground on every GPU."""
+    rows = []
+    for name, printed in _printed("shared").items():
+        problem = _problem(name)
+        plain = operating_points(problem, (), problem.global_batch)[0]
+        for point in operating_points(problem, (1.5, 2.0, 4.0), problem.global_batch):
+            if point.kind == "burst parallel":
+                alone, _ = simulated_rates(problem, point, backgrounds=0)
+                foreground, background = simulated_rates(problem, point, backgrounds=problem.gpus)
+                more = {
+                    "setting": point.setting,
+                    "total_vs_data_parallel": (foreground + background) / plain.total_per_s,
+                    "foreground_vs_burst_parallel": foreground / alone,
+                    "foreground_vs_data_parallel": foreground / plain.foreground_per_s,
+                }
+                rows.append(_row(name, f"{POLICY}, {point.setting}", more, printed))
+    return _table("DeepPool figure 9, simulated: burst parallel and backgrounds on 8 GPUs", rows, "shared")
+
+
+def simulated_rates(problem: BurstProblem, point: OperatingPoint, backgrounds: int) -> tuple[float, float]:
+    """Samples a second of the foreground on all GPUs, and of so many backgrounds on one GPU each beside it.
+
+    A background has the part of its own speed for which the plan leaves its GPU free, as in `operating_points`; the
+    foreground loses its limit, the default one of `--share foreground`.
+    """
+    front = Profile("foreground", ((1, problem.gpus, point.foreground_per_s / problem.global_batch),))
+    own = background_per_s(problem, problem.global_batch) / problem.global_batch
+    back = Profile("background", ((1, 1, own),))
+    jobs = [_job(front, problem.gpus, "foreground"), *[_job(back, 1, "background")] * backgrounds]
+    node = NodeSpell("n1", problem.gpus, memory_mib=_MEMORY_MIB)
+    free = max(1e-9, point.free_gpus / problem.gpus)
+    workload = Workload("figure 9", tuple(jobs), (node,), slowdowns=(Slowdown("", "", SLOWDOWN, free),))
+    conditions = Conditions(progress_s=_SECONDS / 100, until_s=_SECONDS * 1.005)
+    ran = simulate(workload, POLICY, all_policies(), conditions)
+    steps = {number: job.progress.step or 0 for number, job in ran.world.jobs.items()}
+    per_step_s = problem.global_batch / _SECONDS
+    return steps.pop(1) * per_step_s, sum(steps.values()) * per_step_s
+
+
+def _job(profile: Profile, gpus: int, role: str) -> SimJob:
+    share, memory_mib = Sharing(role), _MEMORY_MIB // 4
+    return SimJob(0.0, role, profile, _STEPS, gpus, gpus, share=share, gpu_memory_mib=memory_mib)
 
 
 def multiplexing() -> PaperTable:
