@@ -153,4 +153,4 @@ def test_the_papers_tables_have_the_schema_that_others_read(hpcdl: Run, tmp_path
     assert page.read_text().startswith("<!DOCTYPE html>")
     unknown = hpcdl("simulate", "papers", "--only", "nobody")
     assert unknown.code == 2
-    assert "there are marble, sidecar, genie, deeppool, unknown" in unknown.err
+    assert "there are marble, sidecar, genie, unknown" in unknown.err
