@@ -81,7 +81,7 @@ COLUMNS = (
 )
 @click.option(
     "--spread", type=float, default=0.0, metavar="SIGMA",
-    help="Each job's start-ups, saves and length are drawn, and policies are told none of them.  [default: 0]",
+    help="Each job's start-ups, saves and length are drawn, and policies do not know them.  [default: 0]",
 )  # fmt: skip
 @click.option("--mtbf", type=Seconds(), default=0, metavar="SECONDS", help="Mean time between failures of a trainer.")
 @click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")

@@ -18,6 +18,8 @@ from hpcdl.deeppool.problem import ALL, BurstProblem, BurstProblemError
 Floats = NDArray[np.float64]
 
 MOST_WIDTHS = 2048
+_MOST_BYTES = 4 << 30
+"""Of the tables of a search: one over pairs of widths for each edge, and one for each size of an output."""
 """A table of moves has a number for each pair of widths."""
 ROUNDING = 1 + 1e-12
 """A limit that is met exactly is not missed by the rounding of a sum."""
@@ -59,6 +61,12 @@ def cost_tables(problem: BurstProblem, widths: Sequence[int] | None = None) -> C
             f"{problem.widest} widths are too many to search, {MOST_WIDTHS} are the most: take powers-of-two"
         )
     places = tuple(widths or problem.width_choices())
+    tables = sum(len(layer.inputs) for layer in problem.layers)
+    tables += len({layer.activation_bytes_per_sample for layer in problem.layers})
+    if 8 * tables * len(places) ** 2 > _MOST_BYTES:
+        raise BurstProblemError(
+            f"{len(places)} widths of {len(problem.layers)} layers are too many to hold: take powers-of-two"
+        )
     g = np.array(places, dtype=np.float64)
     samples = [problem.samples_per_gpu(each) for each in places]
     number = {layer.name: at for at, layer in enumerate(problem.layers)}

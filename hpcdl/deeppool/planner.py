@@ -89,8 +89,13 @@ def _plan_side_by_side(tables: CostTables) -> BurstPlan:
     if choice is not None:
         return timed_plan(tables, choice.places, choice.starts, choice.first_gpus, choice.time_ms, optimal=True)
     short = too_many_branches(tables)
-    if short is None:
+    if short is None and (problem.limit is None or least_time(tables) is None):
         raise no_plan(tables)
+    if short is None:
+        raise BurstProblemError(
+            f"layer {problem.layers[-1].name!r}: within the limit, the branches before it need more than "
+            f"{problem.gpus} GPUs side by side"
+        )
     name = problem.layers[short[0]].name
     raise BurstProblemError(f"layer {name!r}: its branches need {short[1]} GPUs side by side, of {problem.gpus}")
 

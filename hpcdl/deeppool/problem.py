@@ -120,7 +120,7 @@ def read_problem(document: object) -> BurstProblem:
         gpus=_whole(_value(top, "gpus", ""), "gpus", 1, MOST_GPUS),
         global_batch=_whole(_value(top, "global_batch", ""), "global_batch", 1, 1 << 40),
         layers=_sorted(layers),
-        bytes_per_s=_number(_value(network, "bytes_per_s", "network."), "network.bytes_per_s", above=True),
+        bytes_per_s=_bandwidth(_value(network, "bytes_per_s", "network.")),
         latency_s=_number(_value(network, "latency_s", "network."), "network.latency_s"),
         limit=_optional(top, "limit"),
         budget=_optional(top, "budget"),
@@ -243,6 +243,13 @@ def _number(value: object, place: str, *, above: bool = False) -> float:
     if not (value > 0 if above else value >= 0) or value > _LARGEST or (isinstance(value, float) and math.isnan(value)):
         raise BurstProblemError(f"{place} is {_shown(value)}; it must be {'above' if above else 'at least'} 0, to 1e18")
     return float(value)
+
+
+def _bandwidth(value: object) -> float:
+    found = _number(value, "network.bytes_per_s", above=True)
+    if found < 1:
+        raise BurstProblemError(f"network.bytes_per_s is {_shown(value)}; it must be at least 1")
+    return found
 
 
 def _whole(value: object, place: str, least: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""Where Horovod's ranks meet, and what they are told to be: the store over HTTP that Horovod's Gloo controller asks.
+"""Where Horovod's ranks meet and learn which ranks they are: the store over HTTP that Horovod's Gloo controller asks.
 
 `python -m hpcdl.trainer.ranks N --horovod` keeps it while its ranks live, as horovodrun would, and of ranks that mpirun
 started rank 0 does; it is then bound to the loopback address, and ranks of other nodes never meet here. Of an elastic

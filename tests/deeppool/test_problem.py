@@ -90,6 +90,27 @@ def test_too_many_widths_are_refused_before_memory_is() -> None:
     with pytest.raises(BurstProblemError, match="65536 widths are too many to search"):
         plan_burst(read_problem(wide))
     assert plan_burst(read_problem(wide | {"widths": "powers-of-two"})).optimal
+    layers = [
+        {**document()["layers"][0], "name": str(each), "activation_bytes_per_sample": each} for each in range(300)
+    ]
+    with pytest.raises(BurstProblemError, match="2048 widths of 300 layers are too many to hold"):
+        plan_burst(read_problem(document() | {"gpus": 2048, "global_batch": 2048, "layers": layers}))
+
+
+def test_a_network_without_a_bandwidth_is_refused() -> None:
+    with pytest.raises(BurstProblemError, match="bytes_per_s is 1e-308; it must be at least 1"):
+        read_problem(document() | {"network": {"bytes_per_s": 1e-308, "latency_s": 0}})
+
+
+def test_branches_that_keep_the_limit_only_on_more_gpus_than_there_are() -> None:
+    def layer(name: str, *inputs: str, ms: float = 1.0) -> dict[str, Any]:
+        return {"name": name, "inputs": inputs, "compute_ms": {"1": ms, "4": ms}, **nothing}
+
+    nothing = {"parameter_bytes": 0, "activation_bytes_per_sample": 0}
+    both = [layer("a"), *(layer(each, "a") for each in "bcdef"), layer("g", *"bcdef")]
+    wrong = document() | {"layers": [json.loads(json.dumps(each)) for each in both], "branches": "parallel"}
+    with pytest.raises(BurstProblemError, match="layer 'g': its branches need 5 GPUs side by side, of 4"):
+        plan_burst(read_problem(wrong))
 
 
 def test_what_is_missing_is_named() -> None:
