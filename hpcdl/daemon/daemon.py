@@ -45,7 +45,7 @@ from hpcdl.daemon.batch import BatchSettings, BatchThread
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.deadline_watch import DeadlineWatch
 from hpcdl.daemon.delivery import Ways
-from hpcdl.daemon.gpu_memory import gpu_memory
+from hpcdl.daemon.gpu_memory import GpuMemory
 from hpcdl.daemon.identity import LIMIT, load_identity, node_name
 from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
@@ -157,6 +157,7 @@ class Daemon:
                     raise answer
         self.meter = Meter.of(self.controller.world, self.clock.now())
         self.idle = IdleGpus()
+        self.gpu_memory = GpuMemory()
         self.controller.on_recorded = self.meter.take
         self._stop_within_s = config.stop_grace_s
         self._told: dict[tuple[str, str], float] = {}
@@ -304,7 +305,8 @@ class Daemon:
             self.hub.report_absent()
             world, beats = self.loop.world, self.hub.heartbeats()
             idle = self.idle.look(world, beats, time.monotonic())
-            self.loop.send(cmd.Tick(measured(world, beats, self.config.stall_s), idle, gpu_memory(world, beats)))
+            memory = self.gpu_memory.measure(world, beats)
+            self.loop.send(cmd.Tick(measured(world, beats, self.config.stall_s), idle, memory))
 
         self._running.call_soon_threadsafe(look)
 

@@ -9,7 +9,7 @@ from hpcdl.core.model.job import JobSpec, Sharing
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.rules.gpu_memory import TRAINED_S
 from hpcdl.core.rules.intake import Settings
-from hpcdl.daemon.gpu_memory import gpu_memory
+from hpcdl.daemon.gpu_memory import GpuMemory
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 from tests.support.model_cluster import Cluster
 
@@ -43,11 +43,21 @@ def test_nothing_is_measured_of_a_job_beside_another_or_that_shares_with_nobody(
     model = Cluster({"n1": 2}, settings=Settings(sharing=True), gpu_memory_mib=16_384)
     model.submit(replace(SPEC, gpu_memory_mib=4_000), replace(SPEC, share=None))
     model.run_until(lambda: len(model.world.holders) == 2, within_s=10.0)
-    beats = {"n1": HeartbeatMessage((GpuLine(0, 90, 3_000, None), GpuLine(1, 90, 3_000, None)), ())}
-    assert gpu_memory(model.world, beats) == (MemoryMeasurement(1, 1, 3_000),)
-    assert gpu_memory(model.world, {}) == ()
-    silent = {"n1": HeartbeatMessage((GpuLine(0, 90, None, None),), ())}
-    assert gpu_memory(model.world, silent) == ()
-    model.submit(BACK)
+    gpu_memory = GpuMemory()
+
+    def beat(*used: int | None) -> dict[str, HeartbeatMessage]:
+        return {"n1": HeartbeatMessage(tuple(GpuLine(index, 90, each, None) for index, each in enumerate(used)), ())}
+
+    stale, beats = beat(9_000, 3_000), beat(3_000, 3_000)
+    assert gpu_memory.measure(model.world, stale) == gpu_memory.measure(model.world, stale) == ()
+    assert gpu_memory.measure(model.world, beats) == (MemoryMeasurement(1, 1, 3_000),)
+    assert gpu_memory.measure(model.world, {}) == ()
+    assert gpu_memory.measure(model.world, beat(None)) == ()
+    (back,) = model.submit(BACK)
     model.run_until(lambda: bool(model.world.backgrounds), within_s=100.0)
-    assert gpu_memory(model.world, beats) == ()
+    both = beat(9_000, 3_000)
+    assert gpu_memory.measure(model.world, both) == ()
+    model.send(cmd.Cancel(back))
+    model.run_until(lambda: not model.world.backgrounds, within_s=60.0)
+    assert gpu_memory.measure(model.world, both) == (), "a sample from when both were there"
+    assert gpu_memory.measure(model.world, beats) == (MemoryMeasurement(1, 1, 3_000),)
