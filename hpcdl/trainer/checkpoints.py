@@ -272,7 +272,7 @@ class Tier:
         if self.local:
             prune_local(newest.path.parent, newest)
         else:
-            prune(newest.path.parent, newest, self.identity, beside=self.known is not None)
+            prune(newest.path.parent, newest, self.identity, self.incarnation - (self.known is not None))
 
 
 @contextmanager
@@ -441,14 +441,14 @@ def _publish(
         _mark(target, sizes, checked, tier.tag, tier.identity)
 
 
-def prune(directory: Path, newest: Checkpoint, identity: str = "", beside: bool = False) -> None:
-    """Keep `newest` and the best other one of this job; remove the rest of it, torn ones and what earlier saves left
-    half written. `beside`: the attempt itself may be writing another one there."""
+def prune(directory: Path, newest: Checkpoint, identity: str, over: int) -> None:
+    """Keep `newest` and the best other one of this job; remove the rest of it, torn ones and what was left half
+    written. `over`: the last attempt that writes nothing there any more, besides `newest`."""
     others = [each for each in complete(directory, identity) if each.path != newest.path]
     kept = {newest.path.name, *(each.path.name for each in others[: KEPT - 1])}
     for name in os.listdir(directory):
         temporary = _TEMPORARY.fullmatch(name)
-        if temporary and int(temporary[1]) <= newest.incarnation - beside:
+        if temporary and int(temporary[1]) <= over:
             shutil.rmtree(directory / name, ignore_errors=True)
         elif _NAME.fullmatch(name) and name not in kept and _stranger(directory / name) is None:
             if _whose(directory / name) not in ("", identity):

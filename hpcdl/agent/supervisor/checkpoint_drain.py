@@ -156,6 +156,10 @@ class CheckpointDrain:
             if result is not None and (self._drained is None or result.order > self._drained.order):
                 self._drained = result
                 self._report(result, now)
+            best = -1 if source is None else source.step
+            gone = [packet.step for packet, _ in self._packets.values() if packet.step > best]
+            if gone and not self._wanted:  # it cannot be read now, or somebody has removed it
+                self._retry(OSError(errno.EIO, "it is not on this node, or cannot be read"), max(gone), now)
 
     def _retry(self, error: BaseException, step: int, now: float) -> None:
         from hpcdl.trainer.checkpoints import StaleIncarnation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -389,6 +390,34 @@ def test_a_copy_that_is_not_what_was_written_never_counts(drained: Drained, monk
     assert not drained.local.exists()
 
 
+@pytest.mark.parametrize("harm", ["unreadable", "short", "removed"])
+def test_one_that_was_saved_and_is_not_there_is_no_success(
+    drained: Drained, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    complete = checkpoints.complete
+    drained.drain.claimed()
+    drained.save(10)
+    drained.until_idle()
+    path = drained.save(20, final=True)
+    if harm == "unreadable":  # as by an error of the disk
+        monkeypatch.setattr(checkpoints, "complete", lambda directory: complete(directory)[1:])
+    elif harm == "short":
+        (path / "state").write_text("")
+    else:
+        shutil.rmtree(path)
+
+    def over() -> bool:
+        drained.now += 0.1
+        return drained.drain.over(drained.now, None)
+
+    until(over, "the last try")
+    assert set(drained.failed) == {(20, errno.EIO)}
+    assert drained.drain.error is not None
+    drained.drain.close()
+    assert path.exists() == (harm != "removed")
+    assert [each.step for each in complete(drained.shared)] == [10]
+
+
 def test_a_stale_attempt_drains_nothing(drained: Drained) -> None:
     drained.save(10)
     write_claim(str(drained.shared), 7, 3, "i:7:3:n2")
@@ -414,6 +443,17 @@ def test_what_an_earlier_attempt_left_is_drained(drained: Drained) -> None:
     assert stat.S_IMODE((copy / "state").stat().st_mode) == 0o640
     assert stat.S_IMODE((copy / "part").stat().st_mode) == 0o750
     assert stat.S_IMODE((copy / "COMPLETE").stat().st_mode) == stat.S_IMODE((path / "COMPLETE").stat().st_mode)
+
+
+def test_what_an_earlier_attempt_left_half_drained_goes(drained: Drained) -> None:
+    with checkpoints.write(drained.local, 60, 1) as folder:  # its last one: nothing is left to train
+        (folder / "state").write_text("60")
+    half = drained.shared / f".tmp-{checkpoints.at(drained.shared, 50, 1).path.name}-1"
+    half.mkdir()
+    drained.drain.claimed()
+    drained.until_idle()
+    assert [each.step for each in checkpoints.complete(drained.shared)] == [60]
+    assert not half.exists()
 
 
 def test_a_newer_one_in_the_shared_folder_is_left_alone(drained: Drained) -> None:
