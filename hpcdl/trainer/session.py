@@ -458,15 +458,18 @@ class Session:
 
         `together`: as `ranks` there. `others`: the ranks that call this at the same step, where only one writes.
         """
-        failure, tried = None, self._local is not None and not self._local_failed
+        failure: Exception | None = None
+        tried = self._local is not None and not self._local_failed
         try:
             with self.checkpoint(step, together) as folder:
                 write(folder)
-        except OSError as error:
+        except Exception as error:
             failure = error
-        again, ranks = failure is not None and tried, together or others
-        if self._local is not None and ranks is not None:
-            again = "1" in ranks.gather("1" if again else "0")
+        said = "1" if tried and isinstance(failure, OSError) else "0" if failure is None else "x"
+        again, ranks = said == "1", together or others
+        if self._local is not None and ranks is not None:  # whatever failed here: the others wait in this
+            words = ranks.gather(said)
+            again = "1" in words and "x" not in words
         if again:
             self._leave_local("another rank's failed")
             with self.checkpoint(step, together) as folder:
