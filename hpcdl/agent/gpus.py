@@ -171,8 +171,10 @@ class Gpus:
 
     def promote(self, key: Key, side: Side) -> None:
         """A background is alone on its GPUs, and their holder from here on."""
-        for uuid in [uuid for uuid, holder in self._backgrounds.items() if holder[0] == key]:
-            self._holders.setdefault(uuid, self._backgrounds.pop(uuid))
+        for uuid in [
+            uuid for uuid, holder in self._backgrounds.items() if holder[0] == key and uuid not in self._holders
+        ]:
+            self._holders[uuid] = self._backgrounds.pop(uuid)
             self._sides[key] = side
 
     def release(self, key: Key) -> None:
