@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hpcdl.agent.context import AgentContext, Stage
@@ -99,6 +100,7 @@ class Colocation:
         self._parts = parts
         self._foregrounds: dict[Key, Foreground] = {}
         self._backgrounds: dict[Key, Background] = {}
+        self._failing: set[Key] = set()
 
     async def run(self) -> None:
         """Writes heartbeats for as long as there are backgrounds; an error of ours closes their gates."""
@@ -118,17 +120,34 @@ class Colocation:
         for _, foreground, background in self._site.gpus.pairs:
             if foreground in foregrounds and background in backgrounds:
                 beside[background].add(foreground)
-        self._foregrounds = {
-            key: self._foregrounds.get(key) or self._begin(foregrounds[key])
-            for key in sorted({key for keys in beside.values() for key in keys})
-        }
-        self._backgrounds = {
-            key: self._backgrounds.get(key) or Background(SharePage(part.folder)) for key, part in backgrounds.items()
-        }
-        for key, known in self._foregrounds.items():
-            known.look(foregrounds[key].step, now)
+        wanted = sorted({key for keys in beside.values() for key in keys})
+        self._foregrounds = {key: self._foregrounds[key] for key in wanted if key in self._foregrounds}
+        self._backgrounds = {key: self._backgrounds[key] for key in backgrounds if key in self._backgrounds}
+        for key in wanted:
+            with self._by_itself(foregrounds[key]):
+                if key not in self._foregrounds:
+                    self._foregrounds[key] = self._begin(foregrounds[key])
+                self._foregrounds[key].look(foregrounds[key].step, now)
         for key, part in backgrounds.items():
-            self._steer(part, beside[key], now)
+            with self._by_itself(part):
+                if key not in self._backgrounds:
+                    self._backgrounds[key] = Background(SharePage(part.folder))
+                if beside[key] <= self._foregrounds.keys():
+                    self._steer(part, beside[key], now)
+                else:  # without a heartbeat its gate closes
+                    part.held()
+
+    @contextmanager
+    def _by_itself(self, part: AgentPart) -> Iterator[None]:
+        """What fails for one part, whose run folder is gone or full, say, closes no other part's gate."""
+        try:
+            yield
+            self._failing.discard(part.key)
+        except OSError as error:
+            part.held()
+            if part.key not in self._failing:
+                self._failing.add(part.key)
+                log.warning("job %d.%d: its step gate is not written: %s", *part.key, error)
 
     def _begin(self, part: AgentPart) -> Foreground:
         limit = None if part.share is None else part.share.slowdown
