@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -17,21 +16,13 @@ from hpcdl.trainer import checkpoints
 from hpcdl.trainer.burst import widths
 from hpcdl.trainer.stages import overlaps, rows
 from tests.trainer.nodes import Nodes, nodes
-from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded, preloaded
+from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded
 from tests.trainer.supervisor import Supervisor, supervisor, until
 
 pytestmark = pytest.mark.timeout(300)
 
 RANKS = Path(__file__).with_name("burst_ranks.py")
 FIT = Path(__file__).with_name("burst_fit.py")
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[Preloaded]:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
-    with preloaded() as made:
-        yield made
 
 
 def start(origin: Preloaded, argv: list[list[str]], folder: Path, **env: str) -> list[Forked]:

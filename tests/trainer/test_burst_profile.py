@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,10 @@ import pytest
 from hpcdl.deeppool.planner import plan_burst
 from hpcdl.deeppool.problem import read_problem
 from hpcdl.trainer import burst_profile
-from tests.trainer.preloaded import PLAIN, ROOT, Preloaded, preloaded
+from tests.trainer.preloaded import PLAIN, ROOT, Preloaded
 
 NET = Path(__file__).with_name("profiled_net.py")
 FIT = Path(__file__).with_name("burst_fit.py")
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[Preloaded]:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
-    with preloaded() as made:
-        yield made
 
 
 def measure(origin: Preloaded, folder: Path, argv: Sequence[str]) -> tuple[int, str, dict[str, Any]]:

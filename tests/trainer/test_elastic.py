@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +15,13 @@ from hpcdl.trainer import checkpoints
 from hpcdl.trainer.membership import Membership, from_packet
 from tests.support.ports import free_port
 from tests.trainer.nodes import Nodes, curve, nodes, stop
-from tests.trainer.preloaded import Preloaded, preloaded
+from tests.trainer.preloaded import Preloaded
 from tests.trainer.supervisor import until
 
 pytestmark = pytest.mark.timeout(300)
 
 ARGV = ["--steps", "100000", "--batch", "60", "--every", "1000", "--pace", "0.03"]
 STILL_S = 0.3
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[Preloaded]:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
-    with preloaded() as made:
-        yield made
 
 
 def same_state(cluster: Nodes, number: int, ranks: int) -> int:

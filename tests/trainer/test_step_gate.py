@@ -52,14 +52,15 @@ def steps(page: SharePage) -> int:
     return page.words[COUNT]
 
 
-def moves(page: SharePage) -> None:
+def moves(page: SharePage) -> bool:
+    """Steps are made; raises where none come."""
     before = steps(page)
-    until(lambda: steps(page) > before + 3, "steps")
+    return bool(until(lambda: steps(page) > before + 3, "steps"))
 
 
-def stands(page: SharePage) -> None:
-    """No step is made from some time on: one may be on its way when the gate closes."""
-    until(lambda: quiet(page), "a closed gate")
+def stands(page: SharePage) -> bool:
+    """No step is made from some time on: one may be on its way when the gate closes. Raises where they go on."""
+    return bool(until(lambda: quiet(page), "a closed gate"))
 
 
 def quiet(page: SharePage) -> bool:
@@ -77,19 +78,19 @@ def test_a_gate_opens_closes_and_dies_with_its_controller(tmp_path: Path) -> Non
     with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent, controller(tmp_path / "run") as agent:
         page = starts(parent)
         parent.wait("ready")
-        stands(page)  # a controller that has not judged yet
+        assert stands(page)  # a controller that has not judged yet
         agent.duty = 1.0
-        moves(page)
+        assert moves(page)
         agent.duty = 0.0
-        stands(page)
+        assert stands(page)
         agent.duty = 0.5
-        moves(page)
+        assert moves(page)
         agent.die()
-        stands(page)
+        assert stands(page)
         page.control(0.0, None)
-        moves(page)  # nobody shares its GPUs: nobody needs to live for that
+        assert moves(page)  # nobody shares its GPUs: nobody needs to live for that
         page.words[HEARTBEAT] = 0
-        moves(page)
+        assert moves(page)
 
 
 @pytest.mark.parametrize("how", ["signal", "packet"])
