@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.job_row import annotations_text, asked_text, moment_text, nodes_text, placement_text, step_text
+from hpcdl.cli.job_row import (
+    annotations_text,
+    asked_text,
+    links_text,
+    moment_text,
+    nodes_text,
+    placement_text,
+    step_text,
+    tags_text,
+)
 from hpcdl.cli.output import Column, Row, value_column
 from hpcdl.core.model.units import runs, seconds_text
 
@@ -178,6 +187,8 @@ _JOBS: dict[str, ColumnSpec] = {
         ("annotations",),
         annotations_text,
     ),
+    "tags": ColumnSpec(Column("TAGS", lambda row: tags_text(row) or "-", shrinks=True), ("tags",), tags_text),
+    "links": ColumnSpec(Column("LINKS", lambda row: links_text(row) or "-", shrinks=True), ("links",), links_text),
     "array": number("ARRAY", "array"),
     "index": number("INDEX", "array_index"),
 }

@@ -92,6 +92,16 @@ def annotations_text(row: Row) -> str:
     return " ".join(f"{key}={value}" for key, value in (row.get("annotations") or {}).items())
 
 
+def tags_text(row: Row) -> str:
+    """A job's tags: `baseline resnet`."""
+    return " ".join(map(str, row.get("tags") or ()))
+
+
+def links_text(row: Row) -> str:
+    """A job's links: `wandb=https://wandb.ai/me/project`."""
+    return " ".join(f"{name}={url}" for name, url in (row.get("links") or {}).items())
+
+
 def step_text(row: Row) -> str:
     """The last step of a job: `120/900`, `120`, or `-` where none was reported."""
     step, total = row.get("step"), row.get("total")

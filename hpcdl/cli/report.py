@@ -40,8 +40,8 @@ _MANY = 20_000  # more than these are read from a copy
 _WIDTH, _LEAST = 24, 6  # letters of the longest bar
 _NAME = 24  # of a name, before bars get shorter for it
 _MARKS = {"useful": "█", "starting": "▒", "saving": "▓", "rescaling": "▞", "lost": "×", "idle": "·"}
-_BY = ("job", "array", "day", "user", "policy")
-_ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "day"}
+_BY = ("job", "array", "day", "user", "tag", "policy")
+_ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "tag": "job", "policy": "day"}
 """What a page shows beside what was asked for."""
 
 

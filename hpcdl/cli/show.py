@@ -17,6 +17,7 @@ from hpcdl.cli.job_row import (
     moment_text,
     placement_text,
     step_text,
+    tags_text,
 )
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
@@ -60,6 +61,8 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("asked", asked),
             ("after", " ".join(map(str, spec.get("after") or ()))),
             ("annotations", annotations_text(row)),
+            ("tags", tags_text(row)),
+            *((f"link {name}", str(url)) for name, url in (row.get("links") or {}).items()),
             ("deadline", deadline_text(row)),
             ("profile", str(row.get("profile") or "")),
             ("burst plans", _burst(spec.get("burst") or ())),

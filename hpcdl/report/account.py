@@ -21,7 +21,7 @@ from hpcdl.report.curves import merged
 from hpcdl.report.history import History, Phase, Span
 from hpcdl.report.spans import history_of, read_history
 
-BY = ("job", "array", "user", "day", "policy")
+BY = ("job", "array", "user", "tag", "day", "policy")
 IDLE = ""
 """The key of what no job held."""
 
@@ -132,8 +132,8 @@ def account(
 ) -> Account:
     """The account of a time, by default from the first GPU or submit to the last event.
 
-    `by`: one of BY. `jobs`: only what these held; nothing is idle then. `days`: when each day begins and its name,
-    ascending, for by="day". Raises ValueError for another `by`.
+    `by`: one of BY; a job with several tags counts for each of them. `jobs`: only what these held; nothing is idle
+    then. `days`: when each day begins and its name, ascending, for by="day". Raises ValueError for another `by`.
     """
     if by not in BY:
         raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
@@ -145,11 +145,12 @@ def account(
     names = {job.id: job.name for job in story.history.jobs}
     key_of = _keys(by, watch, names, days)
     sums: dict[str, dict[str, float]] = {}
+    total = dict.fromkeys(NAMES, 0.0)
     for piece in _pieces(story, begin, end, wanted):
+        total[piece.share] += (piece.end - piece.begin) * piece.gpus
         for key, seconds in key_of(piece):
             mine = sums.setdefault(key, dict.fromkeys(NAMES, 0.0))
             mine[piece.share] += seconds * piece.gpus
-    total = {name: sum(each[name] for each in sums.values()) for name in NAMES}
     asked = [
         (at, job, what) for at, job, what in watch.asked if begin <= at <= end and (wanted is None or job in wanted)
     ]
@@ -292,6 +293,11 @@ def _keys(by: str, watch: AccountEvents, names: Mapping[int, str], days: Sequenc
         owner = owner_of(watch, job)
         return owner.user or "-" if by == "user" else str((owner.array or job) if by == "array" else job)
 
+    if by == "tag":
+        return lambda piece: (
+            (tag, piece.end - piece.begin)
+            for tag in ((owner_of(watch, piece.job).tags or ("-",)) if piece.job else (IDLE,))
+        )
     return lambda piece: ((label(piece.job), piece.end - piece.begin),)
 
 

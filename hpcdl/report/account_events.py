@@ -21,10 +21,11 @@ KEPT = frozenset({Cause.DONE, Cause.CANCELLED, Cause.SUSPENDED})
 
 @dataclass(frozen=True, slots=True)
 class JobOwner:
-    """Whose a job is: its user, and the first job of its array, 0 where it is in none."""
+    """Whose a job is: its user, the first job of its array, 0 where it is in none, and its tags."""
 
     user: str
     array: int
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class AccountEvents:
         return self.there.keys() | self._since.keys()
 
     def _submitted(self, job: int, spec: JobSpec) -> None:
-        self.owners[job] = JobOwner(spec.user, spec.array)
+        self.owners[job] = JobOwner(spec.user, spec.array, spec.tags)
 
     def _work(self, event: ev.IncarnationEvent) -> Work:
         return self.work.setdefault((event.job, event.incarnation), Work())

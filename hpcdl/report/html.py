@@ -5,7 +5,7 @@ live.css, live.js). Text of users, jobs and nodes goes into it by `html` or `esc
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -123,6 +123,15 @@ def visible(text: object, most: int) -> str:
     if not shown.isprintable():
         shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
     return shown + "…" if len(plain) > most else shown
+
+
+def links_html(links: Mapping[str, object]) -> str:
+    """Links to other sites by their names, each in a window of its own that knows nothing of this page."""
+    return " ".join(
+        f'<a href="{escape(str(url))}" target="_blank" rel="noopener noreferrer">{html(name, 63)}</a>'
+        for name, url in links.items()
+        if str(url).startswith(("https://", "http://"))
+    )
 
 
 def html(text: object, most: int = 200) -> str:

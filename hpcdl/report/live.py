@@ -14,7 +14,7 @@ from hpcdl.core.model.units import GpuRef, count, fold_nodes, seconds_text
 from hpcdl.report.grid import MOST_TILES, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
-from hpcdl.report.html import document, html, note, table_of_cells, visible
+from hpcdl.report.html import document, html, links_html, note, table_of_cells, visible
 from hpcdl.report.spans import read_history
 from hpcdl.report.timeline import COLOURS, Scale, draw, timeline_legend
 
@@ -197,7 +197,7 @@ def _running(answer: Row) -> str:
         return _section("Running", note("No job holds a GPU."), 0)
     columns: Columns = (
         ("Job", lambda row: f"{_mark(row['id'])} {row['id']}"),
-        ("", lambda row: _long(row["name"], 40)),
+        ("", _name),
         ("State", lambda row: html(row["state"], 20)),
         ("GPUs", lambda row: str(row["gpus"])),
         ("On", lambda row: _long(fold_nodes(str(name) for name in row["on"]), 24)),
@@ -217,7 +217,7 @@ def _waiting(answer: Row, at: float) -> str:
         return _section("Waiting", note("No job waits."), 0)
     columns: Columns = (
         ("Job", lambda row: str(row["id"])),
-        ("", lambda row: _long(row["name"], 40)),
+        ("", _name),
         ("State", lambda row: html(row["state"], 20) + (" (held)" if row.get("held") else "")),
         ("GPUs", _asked),
         ("Since", lambda row: seconds_text(max(0.0, at - row["submitted_at"]))),
@@ -241,7 +241,7 @@ def _failed(answer: Row, at: float, shown: PageState) -> str:
 
     columns: Columns = (
         ("Job", lambda row: str(row["id"])),
-        ("", lambda row: _long(row["name"], 40)),
+        ("", _name),
         ("When", when),
         ("Cause", lambda row: html(row.get("cause", "–"), 40)),
         ("Exit", lambda row: html(row.get("exit_code", "–"), 20)),
@@ -277,6 +277,13 @@ def _long(text: object, most: int) -> str:
     """Cut, the rest where the mouse rests."""
     plain = str(text)
     return html(plain, most) if len(plain) <= most else f'<span title="{html(plain, 1000)}">{html(plain, most)}</span>'
+
+
+def _name(row: Row) -> str:
+    """The job's name, with its tags and links below it."""
+    tags = html(" ".join(map(str, row.get("tags") or ())), 200)
+    more = " ".join(filter(None, (tags, links_html(row.get("links") or {}))))
+    return _long(row["name"], 40) + (f'<br><small class="soft">{more}</small>' if more else "")
 
 
 def _progress(row: Row) -> str:

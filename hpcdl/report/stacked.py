@@ -1,4 +1,4 @@
-"""The account as a page: one stacked bar for each day, job, array, user or policy, and the numbers under it.
+"""The account as a page: one stacked bar for each day, job, array, user, tag or policy, and the numbers under it.
 
 `account` has the numbers; `hpcdl report` prints the same ones.
 """
@@ -14,7 +14,7 @@ MOST = 200
 """Bars in one drawing; the largest ones are drawn, and all are in the table."""
 
 COLOURS = {"useful": "p2", "starting": "p5", "saving": "p0", "rescaling": "p6", "lost": "p1", "idle": "bar"}
-_TITLES = {"job": "Jobs", "array": "Arrays", "user": "Users", "day": "Days", "policy": "Policies"}
+_TITLES = {"job": "Jobs", "array": "Arrays", "user": "Users", "tag": "Tags", "day": "Days", "policy": "Policies"}
 _ROW = 24
 _LABELS = 190
 _WIDEST = 86.0

@@ -46,6 +46,27 @@ def test_set_three_of_the_paper() -> None:
     assert shown == ["0.000", "<0.001", "0.001", "0.510", "12.346", "99.999", "104.2", "12345.6"]
 
 
+def test_gpu_hours_by_tag() -> None:
+    def job(number: int, *tags: str) -> list[tuple[float, ev.Event]]:
+        spec = JobSpec(("train",), "a", "jo", tags=tags)
+        return [
+            (0, ev.JobSubmitted(number, spec, str(number))),
+            (0, ev.StartRequested(number, 1, ("n1",), placed([number]))),
+            (0, ev.TrainerReady(number, 1, 1, "n1")),
+            (100, ev.Exited(number, 1, 1, "n1", code=0)),
+            (100, ev.GpusFreed(number, 1, 1, "n1")),
+            (100, ev.IncarnationEnded(number, 1, Cause.DONE, final=JobState.DONE)),
+            (100, ev.JobEnded(number, JobState.DONE)),
+        ]
+
+    found = told([(0, node("n1", 4)), *job(1, "a", "b"), *job(2, "b"), *job(3)], "tag")
+    by_tag = {line.key: line.shares.available for line in found.lines}
+    assert by_tag == {"-": 100, "a": 100, "b": 200, "": 100}
+    assert found.shares.available == found.available == 400, "a job with two tags counts once in the sum"
+    page = account_page("title", "told", [found])
+    assert "Tags" in page
+
+
 def crash(*saves: ev.Saved, cause: Cause = Cause.USER_ERROR, step: int | None = None) -> list[tuple[float, ev.Event]]:
     """Ready at 10, a save reported at 30, dead at 50, seen free at 52; on 2 GPUs."""
     return [

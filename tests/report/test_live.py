@@ -266,3 +266,15 @@ def test_windows_that_are_alike_count_each() -> None:
     levels = shares_of(found, [["n1"]], 100.0, {})
     assert levels[0][0] == 5
     assert levels[0][COLUMNS - 2] == 0
+
+
+def test_tags_and_links_stand_below_the_name() -> None:
+    links = {"wandb": 'https://wandb.ai/x?a="><script>', "<b>": "http://h/", "odd": "javascript:alert(1)"}
+    text = drawn(answer(running=[RUNNING | {"tags": ["base", "<i>"], "links": links}]))
+    assert "base &lt;i&gt;" in text
+    anchors = re.findall("<a [^>]*>", text)
+    assert [re.search('href="([^"]*)"', each)[1] for each in anchors] == [  # type: ignore[index]
+        "https://wandb.ai/x?a=&quot;&gt;&lt;script&gt;", "http://h/",
+    ]  # fmt: skip
+    assert all('rel="noopener noreferrer"' in each for each in anchors)
+    assert "javascript:" not in text

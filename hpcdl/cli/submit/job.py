@@ -111,6 +111,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         gpu_memory_mib=given["gpu_memory"],
         time_s=given["time"],
         batch=batch if means == "restart" else None,
+        tags=given["tag"],
+        links=given["link"],
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))

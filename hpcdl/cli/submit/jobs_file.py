@@ -254,7 +254,7 @@ def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[int]
     if key == "sweep":
         swept = {name: [each.scalar(name) for each in part.listed()] for name, part in value.mapping("sweep").items()}
         return [name + "=" + ",".join(text.replace(",", "\\,") for text in texts) for name, texts in swept.items()]
-    if key == "env" and isinstance(value.value, dict):
+    if key in ("env", "link") and isinstance(value.value, dict):
         return [f"{name}={each.scalar(name)}" for name, each in value.value.items()]
     texts = [each.scalar(key) for each in value.listed()]
     if key == "hold":
@@ -275,6 +275,6 @@ def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[int]
         return rest
     if len(texts) > 1 and key in ("gpus", "array"):
         return [",".join(texts)]
-    if len(texts) > 1 and key not in ("env", "notify"):
+    if len(texts) > 1 and key not in ("env", "notify", "tag", "link"):
         value.wrong(key.replace("_", "-"), "takes one value")
     return texts

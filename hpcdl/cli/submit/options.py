@@ -27,6 +27,7 @@ from hpcdl.core.model.job import (
     check_continue_from,
 )
 from hpcdl.core.model.notice import check_destinations
+from hpcdl.core.model.tags import Links, check_links, check_tags
 from hpcdl.core.model.units import parse_counts, parse_memory_mib, parse_range
 from hpcdl.daemon.clock import WallClock
 
@@ -104,6 +105,25 @@ def _destinations(values: tuple[str, ...]) -> tuple[str, ...]:
         if re.fullmatch(r"[^\s/:@]+@[^\s/:@]+", value):  # no program is called so
             raise ValueError(f"{value!r} is an address: write mailto:{value}")
     return values
+
+
+@_checked
+def _tags(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once; a comma stands between several."""
+    tags = tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",")))
+    check_tags(tags)
+    return tags
+
+
+@_checked
+def _links(values: tuple[str, ...]) -> Links:
+    """`wandb=https://wandb.ai/me/run/1`."""
+    for value in values:
+        if not re.match(r"[^=:/]+=", value):
+            raise ValueError(f"{value[:100]!r}: write NAME=URL, wandb=https://wandb.ai/me/project")
+    links = tuple((name, url) for name, _, url in (value.partition("=") for value in values))
+    check_links(links)
+    return links
 
 
 @_checked
@@ -297,6 +317,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Tell of its end, failures, stalls, a deadline that slips.  [default: the setting notify]",
     ),
     click.option(
+        "--tag", callback=_tags, multiple=True, metavar="NAME",
+        help="A word of yours, for hpcdl ls, report --by tag and the pages.",
+    ),
+    click.option(
+        "--link", callback=_links, multiple=True, metavar="NAME=URL",
+        help="An http(s) link that hpcdl show and the pages show: wandb=https://wandb.ai/me/project.",
+    ),
+    click.option(
         "--stall", callback=_stall, metavar="SECONDS[:restart]",
         help="After so long without progress you are notified; with :restart it is started again. 0: never.",
     ),
@@ -311,7 +339,7 @@ def job_options(command: Any) -> Any:
 
 
 SECTIONS: dict[str, str] = {
-    "The job": "name env cwd gate trainer_library git after hold priority weight deadline",
+    "The job": "name tag link env cwd gate trainer_library git after hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
     "model accuracy",
     "Many jobs at once": "array sweep max_parallel file",

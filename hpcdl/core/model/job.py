@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from hpcdl.core.model.notice import check_destinations
+from hpcdl.core.model.tags import Links, check_links, check_tags
 
 SIGNAL_PRESETS: dict[str, str | None] = {
     "hpcdl": "SIGTSTP",
@@ -231,6 +232,8 @@ class JobSpec:
     burst: tuple[
         StagePlan, ...
     ] = ()  # its plans, by GPUs ascending, and so how it scales; (): it is not burst-parallel
+    tags: tuple[str, ...] = ()  # its user's words for it; nothing is decided by them
+    links: Links = ()  # (name, http(s) URL) that pages link to
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -277,6 +280,8 @@ class JobSpec:
         if not -PRIORITY <= self.priority <= PRIORITY:
             raise ValueError(f"the priority must be from {-PRIORITY} to {PRIORITY}, got {self.priority}")
         check_destinations(self.notify)
+        check_tags(self.tags)
+        check_links(self.links)
         if self.stall_s is not None and not 0 <= self.stall_s <= 30 * 86_400:
             raise ValueError(f"stall_s must be from 0 (never) to 2592000 seconds, got {self.stall_s}")
         if self.signal not in SIGNAL_PRESETS:

@@ -40,10 +40,11 @@ class NoticeKind(StrEnum):
 _ADDRESS = re.compile(
     r"[A-Za-z0-9_+][A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{0,63}@[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?"
 )
-_URL = re.compile(
+URL = re.compile(
     r"https?://(?P<user>[^/?#\s@]*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
     r"(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?"
 )
+"""An http(s) URL; `user`: what stands before an @, a password among it."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(?i:mailto|https?):")
 
 
@@ -62,7 +63,7 @@ def _check(text: str) -> None:
         if not _ADDRESS.fullmatch(address_of(text)) or ".." in text:
             raise ValueError("notifications: mailto: needs one plain address, mailto:me@example.org")
     elif text.startswith(("http://", "https://")):
-        found = _URL.fullmatch(text)
+        found = URL.fullmatch(text)
         if found is None or not text.isascii() or " " in text or int(found["port"] or 1) not in range(1, 65_536):
             raise ValueError("notifications: that URL cannot be understood: give https://host[:port]/path")
     elif _SCHEME.match(text):
@@ -94,7 +95,7 @@ def redacted(destination: str) -> str:
     if destination.startswith("mailto:"):
         return destination
     if destination.startswith(("http://", "https://")):
-        found = _URL.fullmatch(destination)
+        found = URL.fullmatch(destination)
         scheme = destination.partition(":")[0]
         if found is None:
             return f"{scheme}://…"

@@ -35,8 +35,8 @@ Retired = Callable[[Sequence[int] | None, int | None], list[Job]]
 class JobQuery:
     """What `GET /v1/jobs` asks for. `states`, `ids`, `fields`: None is all (without `every`: all but finished jobs).
 
-    `last`: only so many of them, those that were submitted last. `by_column`: a list for each field in place of a row
-    for each job.
+    `tags`: patterns as `name` is one; a job has a tag that one of them fits. `last`: only so many of them, those that
+    were submitted last. `by_column`: a list for each field in place of a row for each job.
     """
 
     every: bool = False
@@ -44,6 +44,7 @@ class JobQuery:
     states: frozenset[JobState] | None = None
     user: str | None = None
     name: str | None = None
+    tags: tuple[str, ...] = ()
     fields: tuple[str, ...] | None = None
     last: int | None = None
     by_column: bool = False
@@ -70,7 +71,12 @@ class JobQuery:
         if by_column and (query["by"] != "column" or fields is None):
             raise ApiProblem(400, "by must be column, and goes with fields")
         last = number_of(query["last"], "last") if "last" in query else None
-        return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields, last, by_column)
+        tags = tuple(part for part in query.get("tag", "").split(",") if part)
+        if "tag" in query and not tags:
+            raise ApiProblem(400, "tag must be a tag, or a pattern of tags")
+        return cls(
+            query.get("all") == "1", ids, states, query.get("user"), query.get("name"), tags, fields, last, by_column
+        )
 
     def jobs(self, world: World) -> Iterable[Job]:
         """Those of the world's jobs, in order of submission."""
@@ -100,6 +106,8 @@ class JobQuery:
         if self.states is not None and state_of(job) not in self.states:
             return False
         if self.user is not None and job.spec.user != self.user:
+            return False
+        if self.tags and not any(fnmatchcase(tag, each) for tag in job.spec.tags for each in self.tags):
             return False
         return self.name is None or fnmatchcase(job.spec.name, self.name)
 

@@ -102,6 +102,8 @@ class RowBuilder:
             "eta_s": None if left is None else left.seconds,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,
+            "tags": list(spec.tags) or None,
+            "links": dict(spec.links) or None,
         }
 
     def reason(self, job: Job) -> str:

@@ -52,7 +52,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "stall_restart": False, "continue_from": "", "progress": None, "resumes": None,
         "trainer_library": True,
         "cpus": None, "memory_mib": None, "time_s": None, "batch": None,
-        "share": None, "gpu_memory_mib": None, "burst": [],
+        "share": None, "gpu_memory_mib": None, "burst": [], "tags": [], "links": [],
     }  # fmt: skip
 
 

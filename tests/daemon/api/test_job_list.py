@@ -29,7 +29,8 @@ def stage() -> Stage:
     """Job 1 runs; 2 and 3 wait; 4 is cancelled."""
     stage = running(2, "12")
     for name, user in (("sweep-a", "ada"), ("sweep-b", "bob"), ("gone", "ada")):
-        stage.send(cmd.Submit((JobSpec(("train",), name, user=user, gpus_min=64, gpus_max=64),), name))
+        spec = JobSpec(("train",), name, user=user, gpus_min=64, gpus_max=64, tags=(user, f"{name}:1"))
+        stage.send(cmd.Submit((spec,), name))
     stage.send(cmd.Cancel(4))
     stage.run(1.0)
     return stage
@@ -52,6 +53,12 @@ def test_filters(stage: Stage) -> None:
     assert ids(user="ada", all="1") == [2, 4]
     assert ids(name="sweep-*") == [2, 3]
     assert ids(name="sweep-*", user="bob", state="QUEUED") == [3]
+    assert ids(tag="ada") == [2]
+    assert ids(tag="ada", all="1") == [2, 4]
+    assert ids(tag="none,*-b:?") == [3]
+    assert ids(tag="sweep") == [], "a whole tag"
+    with pytest.raises(ApiProblem, match="tag must be"):
+        JobQuery.of({"tag": ","})
 
 
 def test_fields_and_what_is_null(stage: Stage) -> None:
