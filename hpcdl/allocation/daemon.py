@@ -6,7 +6,6 @@ from the command line.
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from hpcdl.allocation.process import tied
 from hpcdl.client import Client, ClientError
 from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
+from hpcdl.wire.readable import readable
 
 READY_S = 300.0
 """A daemon that starts and says nothing for so long is ended; it says what it is at."""
@@ -96,11 +96,11 @@ class DaemonProcess:
     def _await(self, ready: int) -> None:
         end, text = self.monotonic() + READY_S, b""
         while True:
-            readable, _, _ = select.select([ready], [], [], max(0.0, end - self.monotonic()))
-            piece = os.read(ready, 65536) if readable else b""
+            more = readable([ready], max(0.0, end - self.monotonic()))
+            piece = os.read(ready, 65536) if more else b""
             if not piece:
                 self.kill()
-                late = f"has said nothing for {READY_S:.0f} s" if not readable else "ended while starting"
+                late = f"has said nothing for {READY_S:.0f} s" if not more else "ended while starting"
                 raise DaemonNotStarted(f"the daemon {late}: see {self.home / 'daemon.log'}")
             *lines, text = (text + piece).split(b"\n")
             for answer in map(json.loads, lines):

@@ -38,6 +38,7 @@ from hpcdl.wire.messages import (
     decode_message,
     encode_message,
 )
+from hpcdl.wire.readable import readable
 from hpcdl.wire.tls import client_context
 
 if TYPE_CHECKING:  # loaded when there is to be a connection
@@ -249,7 +250,7 @@ class _Streams:
                     self._more.wait()
                 size = min(SHELL_CHUNK, self._credit)
             try:
-                ready, _, _ = select.select([STDIN, self._wake], [], [])
+                ready = readable([STDIN, self._wake], None)
                 if self._wake in ready or self._over:
                     return
                 data = os.read(STDIN, size)
@@ -312,7 +313,7 @@ class _Streams:
         """Pass signals on until the command has ended, or a signal ends us."""
         interrupts = 0
         while True:
-            select.select([self._woken], [], [])
+            readable([self._woken], None)
             for number in os.read(self._woken, 1 << 16):
                 if number == OVER:
                     return self._ended

@@ -5,7 +5,6 @@ The daemon is a process of its own, in the background, that says over a pipe whe
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 from hpcdl.client import Client, DaemonAway
 from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
+from hpcdl.wire.readable import readable
 
 LOOK_S = 1.0
 
@@ -102,9 +102,9 @@ def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> 
     activity, told_at, told, phase, text = Activity(process.pid, began), began, "", "starting", b""
     try:
         while True:
-            readable, _, _ = select.select([ready], [], [], LOOK_S)
+            more = readable([ready], LOOK_S)
             now = time.monotonic()
-            if readable:
+            if more:
                 piece = os.read(ready, 65536)
                 if not piece:
                     raise LaunchError(f"the daemon ended while starting: see {log}")
@@ -158,7 +158,7 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
         except DaemonAway:
             pass  # it ended before it could answer, which is what was wanted
         client.close()  # the server waits for its connections
-        ended, _, _ = select.select([descriptor], [], [], within_s + STOP_S)
+        ended = readable([descriptor], within_s + STOP_S)
     finally:
         os.close(descriptor)
     if not ended:

@@ -47,7 +47,8 @@ class StepCounters:
         with self._locked():
             if os.fstat(self._file).st_size < SIZE:
                 os.pwrite(self._file, bytes(SIZE), 0)  # a hole in memory that no disk has room for would be SIGBUS
-            self._words = memoryview(mmap.mmap(self._file, SIZE)).cast("Q")
+            self._memory = mmap.mmap(self._file, SIZE)
+            self._words = memoryview(self._memory).cast("Q")
             if not any(self.lives(each) for each in range(RANKS_LIMIT) if each != rank):
                 # All that is there is of processes that ended: a launcher starts the ranks anew.
                 launch = self._words[LAUNCH] + 1
@@ -63,6 +64,12 @@ class StepCounters:
         self._boundary = 0
         self._stop = 0
         self.shared = True  # by all ranks of the training; else those of other nodes have a word in it
+
+    def close(self) -> None:
+        """Gives the memory back. The rank keeps its place for as long as its process lives."""
+        self._words.release()
+        self._memory.close()
+        os.close(self._file)
 
     def arrive(self, flag: bool) -> bool:
         """The next boundary. `flag`: this rank knows of a request to stop. True where all stop: here."""

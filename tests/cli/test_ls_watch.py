@@ -3,11 +3,11 @@
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import time
 
+from hpcdl.wire.readable import readable
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 from tests.cli.test_process import SOON_S, argv, environment, running
@@ -74,7 +74,7 @@ def test_a_terminal_is_redrawn_in_place(fake: FakeDaemon) -> None:
         end = time.monotonic() + SOON_S
         while wanted not in text:
             assert time.monotonic() < end, text
-            if select.select([ours], [], [], 1.0)[0]:
+            if readable([ours], 1.0):
                 text += os.read(ours, 65536)
 
     try:

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.wire.readable import readable
 from tests.cli.fake import FakeDaemon, row
 
 ROOT = Path(__file__).parents[2]
@@ -206,7 +206,7 @@ def on_terminal(home: Path, columns: int, *words: object, **more: str) -> list[s
         os.close(its)
     text = b""
     try:
-        while select.select([ours], [], [], SOON_S)[0]:
+        while readable([ours], SOON_S):
             try:
                 piece = os.read(ours, 65536)
             except OSError:  # EIO: the other end is closed

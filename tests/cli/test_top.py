@@ -3,7 +3,6 @@
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 
 from hpcdl.cli.top import TopView, _Screen
 from hpcdl.client import Client
+from hpcdl.wire.readable import readable
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import SOON_S, argv, environment
@@ -50,7 +50,7 @@ class Terminal:
         end = time.monotonic() + SOON_S
         while not all(each in self.text for each in wanted):
             assert time.monotonic() < end, self.text
-            if select.select([self.ours], [], [], 0.5)[0]:
+            if readable([self.ours], 0.5):
                 self.text += os.read(self.ours, 65536)
 
     def frame(self) -> bytes:

@@ -1,13 +1,13 @@
 """A daemon that ends: told to while its agent is dead, and when its lease is gone."""
 
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hpcdl.wire.readable import readable
 from tests.system.cluster import PATIENCE_S, Cluster, kill
 
 
@@ -34,7 +34,7 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
             lease.unlink()
         descriptor = os.pidfd_open(cluster.daemon_pid)
         try:
-            assert select.select([descriptor], [], [], PATIENCE_S)[0], "it goes on without a lease"
+            assert readable([descriptor], PATIENCE_S), "it goes on without a lease"
         finally:
             os.close(descriptor)
         assert "lease lost" in (cluster.home / "daemon.log").read_text()
@@ -45,6 +45,7 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
 
 COMPILES = """
 import sys, threading, time
+from hpcdl.wire.readable import readable
 from hpcdl.daemon import __main__, daemon
 
 class Busy(daemon.Ahead):

@@ -87,7 +87,7 @@ def test_ctrl_c_leaves_it_at_work(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpcdl.daemon.launch.select.select", interrupted)
+    monkeypatch.setattr("hpcdl.daemon.launch.readable", interrupted)
     with pytest.raises(KeyboardInterrupt):
         await_ready(started, "time.sleep(600)", tmp_path)
     assert started[0].poll() is None

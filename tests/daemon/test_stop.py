@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcdl.client import Client, ClientError, path_with
+from hpcdl.wire.readable import readable
 
 SOON_S = 60.0
 
@@ -62,7 +62,7 @@ def test_a_terminal_that_is_closed_stops_the_daemon_in_order(home: Path) -> None
     descriptor = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGHUP)
-        ended, _, _ = select.select([descriptor], [], [], SOON_S)
+        ended = readable([descriptor], SOON_S)
     finally:
         os.close(descriptor)
     assert ended

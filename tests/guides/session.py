@@ -11,7 +11,6 @@ A block of another language whose first line names a file (`# train.py`) is writ
 
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from hpcdl.wire.readable import readable
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"\A# (?:file: )?([\w./-]+\.(?:py|yaml|sh|toml|csv))\b.*\n")
@@ -132,7 +133,7 @@ class Shell:
         while not (found := re.search(rf"\n{MARK} (\d+)\n".encode(), text)):
             assert time.monotonic() < end, f"{command}: still runs after {PATIENCE_S:.0f} s, printed:\n{text.decode()}"
             assert self._process.stdout is not None
-            if select.select([self._process.stdout], [], [], 1.0)[0]:
+            if readable([self._process.stdout.fileno()], 1.0):
                 more = os.read(self._process.stdout.fileno(), 1 << 16)
                 assert more, f"{command}: the shell ended, printed:\n{text.decode()}"
                 text += more

@@ -5,7 +5,6 @@ Prints one JSON object of what happened: {"lines": lines of the longest acquire,
 
 import json
 import os
-import select
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from hpcdl.agent.supervisor.launch import dies_with
 from hpcdl.ledger.lease import Lease, LeaseHeld
+from hpcdl.wire.readable import readable
 
 ACTING = ("write_new", "atomic_write")  # of wire/private.py; the rest of it only looks
 
@@ -114,7 +114,7 @@ def stopped_at(home: Path, line: int, dead_before: bool, release: bool, bad: lis
         leave_a_dead_holder(home)
     pid, reader = in_child(home, line, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)  # at the line, or at its end
-    if select.select([reader], [], [], 0.0)[0]:
+    if readable([reader], 0.0):
         os.close(reader)
         end(pid)
         return False

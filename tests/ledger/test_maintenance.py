@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import sqlite3
 import subprocess
@@ -22,6 +21,7 @@ from hpcdl.ledger import SqliteJournal, maintenance
 from hpcdl.ledger.maintenance import jobs_csv, lines
 from hpcdl.ledger.offline import Reader, leased
 from hpcdl.ledger.trim import trim
+from hpcdl.wire.readable import readable
 from tests.ledger.histories import EVERY_KIND, NOW, every_kind, submissions
 from tests.report.story import set_three
 
@@ -284,7 +284,7 @@ def test_killed_at_any_time_nothing_is_lost(path: Path) -> None:
         )
         try:
             assert process.stdout is not None
-            assert select.select([process.stdout], [], [], 60)[0]
+            assert readable([process.stdout.fileno()], 60)
             time.sleep(0.037 * number)  # no condition is waited for: the instant is to be any
         finally:
             process.send_signal(signal.SIGKILL)

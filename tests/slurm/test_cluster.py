@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.wire.readable import readable
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import NODES
 from tests.slurm.keeper import carrying
@@ -161,7 +161,7 @@ def test_the_end_of_its_process_ends_a_cluster(slurm_packages: None) -> None:
         descriptor = os.pidfd_open(keeper_of(conf))
         process.kill()
     try:
-        assert select.select([descriptor], [], [], 180)[0]
+        assert readable([descriptor], 180)
     finally:
         os.close(descriptor)
     assert carrying(conf) == []

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from hpcdl.client import ApiError, Client, DaemonAway
 from hpcdl.core.model.world import validate
 from hpcdl.ledger import SqliteJournal
+from hpcdl.wire.readable import readable
 from tests.system.trainer import final
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -30,7 +30,7 @@ def kill(pid: int) -> None:
     try:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        select.select([descriptor], [], [], PATIENCE_S)
+        readable([descriptor], PATIENCE_S)
     finally:
         os.close(descriptor)
 

@@ -1,9 +1,10 @@
 """A TCP proxy on loopback that can be cut, or swallow what it is sent: the network partitions of the tests."""
 
 import contextlib
-import select
 import socket
 import threading
+
+from hpcdl.wire.readable import readable
 
 
 class Proxy:
@@ -46,7 +47,8 @@ class Proxy:
         with client, server, contextlib.suppress(OSError, ValueError):
             open_ends = [client, server]
             while not self._closed:
-                for end in select.select(open_ends, [], [], 1.0)[0]:
+                ready = readable([end.fileno() for end in open_ends], 1.0)
+                for end in [end for end in open_ends if end.fileno() in ready]:
                     data = self._received(end)
                     if end in self._swallowed:
                         if not data:

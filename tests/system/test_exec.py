@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from hpcdl.wire.access import read_access
+from hpcdl.wire.readable import readable
 from hpcdl.wire.tls import client_context
 from tests.system.cluster import PATIENCE_S, Cluster
 
@@ -146,7 +146,7 @@ def test_a_shell_on_a_terminal_that_is_as_before_afterwards(kept_cluster: Cluste
         end = time.monotonic() + PATIENCE_S
         while not what():
             assert time.monotonic() < end, said
-            if select.select([ours], [], [], 0.1)[0]:
+            if readable([ours], 0.1):
                 said += os.read(ours, 4096)
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,7 +101,8 @@ class Model:
         for each in threads:
             each.join(PATIENCE_S)
         for counters in self.counters:
-            os.close(counters._file)
+            counters._words = counters._words._words  # type: ignore[attr-defined]
+            counters.close()
 
 
 class Memory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import struct
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from hpcdl.wire.readable import readable
 from tests.trainer.preloaded import PLAIN, Preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,8 +85,12 @@ class Supervisor:
 
     def poll(self) -> None:
         """Read all that has come."""
-        while self.reads and (ready := select.select([self.listener, *self.connections], [], [], 0)[0]):
-            self._read(ready)
+        while self.reads:
+            open_ends = [self.listener, *self.connections]
+            ready = readable([each.fileno() for each in open_ends], 0.0)
+            if not ready:
+                return
+            self._read([each for each in open_ends if each.fileno() in ready])
 
     def _read(self, ready: list[socket.socket]) -> None:
         for each in ready:

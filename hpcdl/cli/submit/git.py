@@ -6,12 +6,12 @@ No git, a git that refuses (`safe.directory`), a folder in no work tree: then no
 """
 
 import os
-import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
 
 from hpcdl.core.model.job import GitState
+from hpcdl.wire.readable import readable
 
 STATUS_S = 0.25
 """A big work tree takes longer to be looked through: whether it is dirty is then unknown."""
@@ -124,7 +124,7 @@ def _ask(argv: tuple[str, ...], env: Mapping[str, str], limit_s: float) -> tuple
         try:
             ended = False
             while not (ended or _changes(said) or len(said) > MOST_BYTES):
-                if not select.select([read], [], [], max(0.0, until - time.monotonic()))[0]:
+                if not readable([read], max(0.0, until - time.monotonic())):
                     return None, []
                 piece = os.read(read, 1 << 14)
                 said, ended = said + piece, not piece
