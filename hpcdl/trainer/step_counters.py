@@ -13,6 +13,8 @@ locks only; what the ranks say to each other otherwise is in peers.py.
 from __future__ import annotations
 
 import fcntl
+import logging
+import math
 import mmap
 import os
 import time
@@ -20,12 +22,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+log = logging.getLogger("hpcdl.trainer")
+
 RANKS_LIMIT = 1024
 SETTLE_S = 0.002
 """From setting the request to reading the numbers: who missed the one has written the other long before."""
 
 WAIT_S = 0.001
 """Between two looks at the boundary that several nodes agree on."""
+
+LATE_S = 10.0
+"""After so long without that the log says so, once."""
 
 LAUNCH, REQUEST, STOP = range(3)  # words of 8 bytes: which set of processes this is; 1; the boundary, 0 for none
 FIRST, WORDS = 8, 4  # where the ranks' own begin, and how many each has:
@@ -95,8 +102,12 @@ class StepCounters:
         """The boundary to stop at. Whoever comes first fixes it, and waits for no other rank."""
         if not self.shared:
             self.request()
+            late = time.monotonic() + LATE_S
             while not self.stopped:
                 time.sleep(WAIT_S)
+                if time.monotonic() > late:
+                    log.warning("no word yet of another node at which step to stop: it may have ended")
+                    late = math.inf
             return self._words[STOP]
         with self._locked():
             words = self._words

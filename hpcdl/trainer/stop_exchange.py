@@ -21,8 +21,8 @@ from typing import Tuple
 from hpcdl.trainer.step_counters import StepCounters
 
 IDLE, REQUEST = 0, 2**64 - 1  # what the server says in place of a boundary: nothing is requested; say yours
-WORD = 8  # bytes of a message, in either direction
-KEY = 32  # bytes, of the key and of a proof that one knows it, with which each end begins
+WORD = 8  # bytes of a number in a message
+KEY = 32  # bytes, of the key, of what each end draws for a connection, and of a seal
 POLL_S = 0.01  # from a request in the memory of a node to its client's word
 RETRY_S = 0.5
 CONNECT_S = 10.0
@@ -52,6 +52,39 @@ class StopTally:
         return REQUEST if self._boundaries else IDLE
 
 
+class Seal:
+    """One direction of one connection: what is said is followed by a proof that one knows the key. It holds for this
+    place of this connection only, so that what somebody has overheard says nothing elsewhere."""
+
+    SIZE = WORD + KEY
+
+    def __init__(self, key: bytes, drawn: bytes, direction: bytes) -> None:
+        """`drawn`: by both ends for this connection, the client's first."""
+        self._key = hmac.new(key, direction + drawn, "sha256").digest()
+        self._count = 0
+
+    def put(self, number: int) -> bytes:
+        """The message."""
+        word = number.to_bytes(WORD, "big")
+        return word + self._proof(word)
+
+    def get(self, message: bytes) -> int:
+        """The number. Raises ConnectionError for one that was not sealed for this place."""
+        word, proof = message[:WORD], message[WORD:]
+        if not hmac.compare_digest(proof, self._proof(word)):
+            raise ConnectionError("another program speaks there, which does not know the key")
+        return int.from_bytes(word, "big")
+
+    def _proof(self, word: bytes) -> bytes:
+        self._count += 1
+        return hmac.new(self._key, self._count.to_bytes(WORD, "big") + word, "sha256").digest()
+
+
+def seals(key: bytes, drawn: bytes) -> tuple[Seal, Seal]:
+    """Of what the client says, and of what the server does."""
+    return Seal(key, drawn, b"client"), Seal(key, drawn, b"server")
+
+
 class StopServer:
     """Serves the tally to clients that know its key, in a thread, for as long as the process lives."""
 
@@ -62,7 +95,7 @@ class StopServer:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.create_server((address, 0), family=family)
         self.endpoint: Endpoint = (address, self._socket.getsockname()[1], self._key.hex())
-        self._clients: dict[int, asyncio.StreamWriter] = {}
+        self._clients: dict[int, tuple[asyncio.StreamWriter, Seal]] = {}
         threading.Thread(target=lambda: asyncio.run(self._run()), name="hpcdl-stop-server", daemon=True).start()
 
     async def _run(self) -> None:
@@ -71,23 +104,27 @@ class StopServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            hello = await asyncio.wait_for(reader.readexactly(KEY + WORD), CONNECT_S)
-            if not hmac.compare_digest(hello[:KEY], _proof(self._key, hello[KEY:])):
-                return
-            node = int.from_bytes(hello[KEY:], "big")
-            self._clients[node] = writer
-            writer.write(_proof(self._key, b"server") + self._tally.word.to_bytes(WORD, "big"))
+            drawn = secrets.token_bytes(KEY)
+            writer.write(drawn)
+            theirs, ours = seals(self._key, await asyncio.wait_for(reader.readexactly(KEY), CONNECT_S) + drawn)
+            node = theirs.get(await asyncio.wait_for(reader.readexactly(Seal.SIZE), CONNECT_S))
+            self._clients[node] = writer, ours
+            writer.write(ours.put(self._tally.word))
             while True:
-                boundary = int.from_bytes(await reader.readexactly(WORD), "big")
+                boundary = theirs.get(await reader.readexactly(Seal.SIZE))
                 before = self._tally.word
                 self._tally.take(node, boundary)
                 if self._tally.word != before:
-                    for each in self._clients.values():
-                        each.write(self._tally.word.to_bytes(WORD, "big"))
+                    for each, seal in self._clients.values():
+                        each.write(seal.put(self._tally.word))
         except (OSError, EOFError, asyncio.TimeoutError):
             pass  # it calls again, if it lives
         finally:
             writer.close()  # a later one of the same node has taken its place, if it lives
+
+
+Connection = Tuple[socket.socket, Seal, Seal]
+"""To the server, with the seals of what is said there and of what is heard."""
 
 
 class StopClient:
@@ -118,26 +155,27 @@ class StopClient:
         connection = self._connect(endpoint)
         threading.Thread(target=self._run, args=(endpoint, connection), name="hpcdl-stop-client", daemon=True).start()
 
-    def _connect(self, endpoint: Endpoint) -> socket.socket:
-        (host, port), key, mine = endpoint[:2], bytes.fromhex(endpoint[2]), self._node.to_bytes(WORD, "big")
+    def _connect(self, endpoint: Endpoint) -> Connection:
+        (host, port), key = endpoint[:2], bytes.fromhex(endpoint[2])
         connection = socket.create_connection((host, port), CONNECT_S)
         try:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in KEEPALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            connection.sendall(_proof(key, mine) + mine)
-            if not hmac.compare_digest(_receive(connection, KEY), _proof(key, b"server")):
-                raise ConnectionError("another program listens there")
-            self.heed(int.from_bytes(_receive(connection, WORD), "big"))
+            drawn = secrets.token_bytes(KEY)
+            connection.sendall(drawn)
+            ours, theirs = seals(key, drawn + _receive(connection, KEY))
+            connection.sendall(ours.put(self._node))
+            self.heed(theirs.get(_receive(connection, Seal.SIZE)))
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, ours, theirs
 
-    def _run(self, endpoint: Endpoint, connection: socket.socket) -> None:
+    def _run(self, endpoint: Endpoint, connection: Connection) -> None:
         while True:
             try:
-                with connection:
+                with connection[0]:
                     self._converse(connection)
                 return
             except OSError:
@@ -150,21 +188,18 @@ class StopClient:
                 except OSError:
                     pass
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _converse(self, connection: Connection) -> None:
         """Until the boundary to stop at is known. Raises OSError where the connection breaks."""
+        end, ours, theirs = connection
         said = False
         poll = select.poll()  # select() has no room for the descriptors of a process with many files
-        poll.register(connection, select.POLLIN)
+        poll.register(end, select.POLLIN)
         while not self._counters.stopped:
             if not said and self.boundary():
-                connection.sendall(self.boundary().to_bytes(WORD, "big"))
+                end.sendall(ours.put(self.boundary()))
                 said = True
             if poll.poll(1000 * POLL_S):
-                self.heed(int.from_bytes(_receive(connection, WORD), "big"))
-
-
-def _proof(key: bytes, text: bytes) -> bytes:
-    return hmac.new(key, text, "sha256").digest()
+                self.heed(theirs.get(_receive(end, Seal.SIZE)))
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 
 from hpcdl.trainer import step_counters
 from hpcdl.trainer.step_counters import StepCounters
-from hpcdl.trainer.stop_exchange import IDLE, KEY, WORD, Endpoint, StopClient, StopServer, StopTally
+from hpcdl.trainer.stop_exchange import IDLE, KEY, WORD, Endpoint, Seal, StopClient, StopServer, StopTally, seals
 from tests.trainer.interleaving import Model
 from tests.trainer.supervisor import until
 
@@ -135,6 +135,7 @@ class Relay:
         self.endpoint: Endpoint = ("127.0.0.1", self._listener.getsockname()[1], endpoint[2])
         self.ends: list[socket.socket] = []
         self.connections = 0
+        self.passed = bytearray()  # what clients said
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -146,12 +147,14 @@ class Relay:
             far = socket.create_connection(self._to[:2])
             self.ends += [near, far]
             self.connections += 1
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+            for one, other, to_server in ((near, far, True), (far, near, False)):
+                threading.Thread(target=self._pass_on, args=(one, other, to_server), daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass_on(self, one: socket.socket, other: socket.socket, to_server: bool) -> None:
         try:
             while data := one.recv(4096):
+                if to_server:
+                    self.passed += data
                 other.sendall(data)
         except OSError:
             pass
@@ -240,23 +243,50 @@ def test_a_connection_that_breaks_is_made_again(node: Callable[[str], StepCounte
     assert stop_of(late) in stops
 
 
+def answer_to(address: tuple[str, int], said: bytes) -> bytes:
+    """What the server says to that, after what it draws for each connection."""
+    with socket.create_connection(address, PATIENCE_S) as stranger:
+        assert len(stranger.recv(KEY, socket.MSG_WAITALL)) == KEY
+        stranger.sendall(said)
+        try:
+            return stranger.recv(1)
+        except ConnectionResetError:
+            return b""
+
+
+def test_who_repeats_what_a_node_said_is_not_heard(node: Callable[[str], StepCounters]) -> None:
+    server = StopServer("127.0.0.1", 2)
+    with relay(server.endpoint) as between:
+        StopClient(node("n1"), 0).start(between.endpoint)
+        said = bytes(between.passed)
+    assert len(said) == KEY + Seal.SIZE
+    assert answer_to(server.endpoint[:2], said) == b""
+
+
+def test_a_message_holds_for_its_place_only() -> None:
+    ours, theirs = seals(b"key", b"drawn")
+    first, second = ours.put(7), ours.put(8)
+    heard = seals(b"key", b"drawn")[0]
+    assert heard.get(first) == 7
+    with pytest.raises(ConnectionError):
+        heard.get(first)
+    for other in (seals(b"key", b"other")[0], seals(b"other", b"drawn")[0], theirs):
+        with pytest.raises(ConnectionError):
+            other.get(first)
+    assert first[:WORD] != second[:WORD]
+
+
 def test_who_does_not_know_the_key_is_not_heard(node: Callable[[str], StepCounters]) -> None:
     server = StopServer("127.0.0.1", 1)
     host, port, key = server.endpoint
-    with socket.create_connection((host, port), PATIENCE_S) as stranger:
-        stranger.sendall(bytes(KEY) + (0).to_bytes(WORD, "big") + (7).to_bytes(WORD, "big"))
-        try:
-            answer = stranger.recv(1)
-        except ConnectionResetError:
-            answer = b""
-    assert answer == b""
+    assert answer_to((host, port), bytes(KEY) + Seal(bytes(KEY), b"", b"client").put(0)) == b""
     with pytest.raises(ConnectionError):
         StopClient(node("n1"), 0).start((host, port, bytes(KEY).hex()))
     with socket.create_server((host, 0)) as impostor, ThreadPoolExecutor(1) as threads:
         asks = threads.submit(StopClient(node("n3"), 0).start, (host, impostor.getsockname()[1], key))
         peer = impostor.accept()[0]
         with peer:
-            peer.sendall(bytes(KEY) + (7).to_bytes(WORD, "big"))
+            peer.sendall(bytes(KEY) + Seal(bytes(KEY), b"", b"server").put(7))
             with pytest.raises(ConnectionError, match="another program"):
                 asks.result(PATIENCE_S)
     counters = node("n2")
