@@ -21,7 +21,7 @@ from hpcdl.cli.job_row import (
     tags_text,
 )
 from hpcdl.cli.output import Column, Row, value_column
-from hpcdl.core.model.units import runs, seconds_text
+from hpcdl.core.model.units import ranges, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +270,3 @@ def _stem(rows: Sequence[Row]) -> str:
     if opened > max(alike.rfind(mark) for mark in "]})"):
         alike = alike[:opened]  # `train[lr=0.1]`, `train[lr=0.2]`: what is in the brackets is not alike
     return alike or "member"
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as ranges, `1-3,7`, each once."""
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(sorted(set(numbers))))

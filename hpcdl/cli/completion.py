@@ -60,16 +60,19 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Offers ids of jobs, with name and state."""
+    """Offers ids of jobs, with name and state; to who begins a name, names."""
     command = ctx.info_name or ""
     query: dict[str, object] = {"fields": "id,name,state", "last": None if incomplete else MOST}
     if command in _FINISHED_TOO:
         query["all"] = 1
     rows = _asked(ctx, path_with("/v1/jobs", **query), "jobs")
-    taken = {str(each) for each in ctx.params.get(param.name or "") or ()} if param.nargs == -1 else set()
+    words = ctx.params.get(param.name or "") or () if param.nargs == -1 else ()
+    taken = {str(each) for word in words for each in (word if isinstance(word, range) else (word,))}
     if command in _FINISHED_ONLY:
         rows = [row for row in rows if row.get("state") in ("FAILED", "CANCELLED")]
     found = [(str(row["id"]), f"{row.get('state', '')} {row.get('name', '')}") for row in rows]
+    if incomplete and not incomplete[0].isdigit():
+        found = [(str(row.get("name", "")), f"{row.get('state', '')} {row['id']}") for row in rows]
     return _items([offer for offer in found if offer[0] not in taken][-MOST:], incomplete)
 
 

@@ -14,10 +14,12 @@ import click
 from hpcdl.cli import drill_rounds
 from hpcdl.cli.drill_rounds import DrillRound
 from hpcdl.cli.events import pages
-from hpcdl.cli.job_row import FINISHED, JOB_ID, connect, duration_text
+from hpcdl.cli.job_row import FINISHED, connect, duration_text
+from hpcdl.cli.job_selection import Selection, check_named, concerned_by, selects
 from hpcdl.cli.output import Output, Row, escape, outputs, print_fields, print_table, progress, say, value_column
 from hpcdl.cli.params import Seconds
 from hpcdl.client import FOLLOW_S, Client, ClientError
+from hpcdl.core.model.units import ranges
 
 _WAIT_S = 30.0  # so long the daemon holds back an answer without events
 _PARTS = (0.5, 0.1, 0.0)
@@ -42,7 +44,7 @@ class _Conduct:
         self, client: Client, job: int, every: int | None, timeout_s: float, show: Callable[[str], None]
     ) -> None:
         self._client = client
-        self._job = job
+        self.job = job
         self.every = every
         self._timeout_s = timeout_s
         self._show = show
@@ -51,21 +53,21 @@ class _Conduct:
 
     def suspend(self) -> DrillRound:
         """A preemption as it happens any day: the handshake, and it goes on as soon as it has GPUs."""
-        self._show(f"job {self._job}: suspended")
+        self._show(f"job {self.job}: suspended")
         begun, durable = len(self.events), drill_rounds.last_durable(self.events)
         self._ask("preempt")
         return self._followed(drill_rounds.SUSPEND, begun, durable)
 
     def kill_between(self) -> DrillRound:
         """SIGKILL at any moment."""
-        self._show(f"job {self._job}: killed between two saves")
+        self._show(f"job {self.job}: killed between two saves")
         self._safe()
         begun, durable, number = self._order_kill(self._timeout_s, saving=False)
         return self._followed(drill_rounds.BETWEEN, begun, durable, number)
 
     def kill_in_save(self) -> DrillRound:
         """SIGKILL before a save is durable: one of its own if one is due soon, else one that is requested."""
-        self._show(f"job {self._job}: killed in the middle of a save")
+        self._show(f"job {self.job}: killed in the middle of a save")
         for part in _PARTS:
             self._safe()
             patience_s = self._until_own_save_s()
@@ -85,14 +87,14 @@ class _Conduct:
             pass  # it does not run, or nobody is there: then what is in store runs out by itself
 
     def _ask(self, what: str, **body: Any) -> dict[str, Any]:
-        return self._client.request("POST", f"/v1/jobs/{self._job}/{what}", body)
+        return self._client.request("POST", f"/v1/jobs/{self.job}/{what}", body)
 
     def _until(self, found: Callable[[], bool], within_s: float) -> bool:
         """Read the job's events until `found`; False where that took too long."""
         end = time.monotonic() + within_s
         after = self.events[-1]["seq"] if self.events else 0
         following = self._client.follow_events(
-            after, self._job, wait_s=lambda: max(0.0, min(_WAIT_S, end - time.monotonic()))
+            after, self.job, wait_s=lambda: max(0.0, min(_WAIT_S, end - time.monotonic()))
         )
         while not found():
             if time.monotonic() >= end:
@@ -133,7 +135,7 @@ class _Conduct:
         return found
 
     def _missing(self, found: DrillRound) -> str:
-        waited, job = duration_text(self._timeout_s), self._job
+        waited, job = duration_text(self._timeout_s), self.job
         if found.exited is None:
             return f"it did not end within {waited}: hpcdl logs {job} shows what it does"
         if found.granted is None:
@@ -176,7 +178,7 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
 
 
 @click.command()
-@click.argument("job", type=JOB_ID)
+@selects(acts=False)
 @click.option(
     "--rounds", type=click.IntRange(1, 100), default=1, show_default=True, metavar="N", help="So many times each."
 )
@@ -193,7 +195,7 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
 @outputs
 def drill(
     ctx: click.Context,
-    job: int,
+    chosen: Selection,
     rounds: int,
     between: bool,
     every: int | None,
@@ -202,40 +204,57 @@ def drill(
     yes: bool,
     output: Output,
 ) -> None:
-    """Prove that a running job survives preemption, and measure how long that takes.
+    """Prove that a running job survives preemption, and measure how long that takes; several one after another.
 
     In each round it is suspended as by a real preemption and resumes; then its processes are killed in the middle of a
     save, and it resumes from the checkpoint before. It passes (exit 0) if it went on each time, and no kill cost more
     steps than are between two checkpoints. No retry is spent. Stopped in the middle, the job goes on by itself.
     """
+    check_named(ctx, chosen, "drill 3")
     client = connect(ctx, FOLLOW_S)
-    row = client.get(f"/v1/jobs/{job}")["job"]
-    _refuse(row)
+    rows = [client.get(f"/v1/jobs/{job}")["job"] for job in chosen.look_up(client, concerned_by("drill"))]
+    for row in rows:
+        _refuse(row)
     kills = rounds * (2 if between else 1)
     if not yes and output is Output.TABLE and sys.stdin.isatty() and sys.stderr.isatty():
-        question = f"job {job} is suspended {_times(rounds)} and killed {_times(kills)}; go on?"
+        which = f"job {ranges(row['id'] for row in rows)} is" if len(rows) == 1 else f"{len(rows)} jobs are each"
+        question = f"{which} suspended {_times(rounds)} and killed {_times(kills)}; go on?"
         click.confirm(question, default=True, abort=True, err=True)
-    conduct = _Conduct(client, job, every, timeout, progress())
+    found = []
+    for row in rows:
+        conduct = _Conduct(client, row["id"], every, timeout, progress())
+        _go_through(conduct, rounds, between)
+        found.append(_verdict(conduct, row, _allocation_grace_s(client, row) if grace is None else grace))
+        _record(client, found[-1])
+        if output is Output.TABLE:
+            _print(found[-1])
+        for line in _graces(found[-1]):
+            say(line)
+        if not found[-1]["passed"]:
+            say(f"job {row['id']} did not pass: {found[-1]['detail']}")
+    output.print_data({"drill": found[0]} if len(found) == 1 else {"drills": found}, [each["job"] for each in found])
+    if not all(each["passed"] for each in found):
+        ctx.exit(1)
+
+
+def _go_through(conduct: _Conduct, rounds: int, between: bool) -> None:
+    """All rounds, up to the first problem."""
     try:
         for _ in range(rounds):
             acts = [conduct.suspend, conduct.kill_in_save, *([conduct.kill_between] if between else [])]
             if not all(not act().problem for act in acts):
-                break
+                return
     except BaseException:
         conduct.forget()
-        say(f"the preemption test was broken off: job {job} goes on by itself")
+        say(f"the preemption test was broken off: job {conduct.job} goes on by itself")
         raise
-    found = _verdict(conduct, row, _allocation_grace_s(client, row) if grace is None else grace)
+
+
+def _record(client: Client, found: dict[str, Any]) -> None:
+    """Has the daemon keep a job's result."""
     keep = ("passed", "detail", "grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s")
     kept = {name: found[name] for name in (*keep, "lost_steps", "interval_steps")}
-    client.request("POST", f"/v1/jobs/{job}/drilled", kept | {"detail": found["detail"][:500]})
-    if not output.print_data({"drill": found}, [job]):
-        _print(found)
-    for line in _graces(found):
-        say(line)
-    if not found["passed"]:
-        say(f"job {job} did not pass: {found['detail']}")
-        ctx.exit(1)
+    client.request("POST", f"/v1/jobs/{found['job']}/drilled", kept | {"detail": found["detail"][:500]})
 
 
 def _refuse(row: Row) -> None:

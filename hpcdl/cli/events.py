@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.job_row import JOB_ID, connect, moment_text
+from hpcdl.cli.job_row import connect, moment_text
+from hpcdl.cli.job_selection import ONE_JOB, Word, one_job
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.params import OutputFile, replace_file
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
@@ -109,7 +110,7 @@ COLUMNS = (
     Column("BODY", body_text, shrinks=True),
 )
 
-JOB = click.option("--job", type=JOB_ID, metavar="ID", help="Only this job.")
+JOB = click.option("--job", "word", type=ONE_JOB, metavar="JOB", help="Only this job, by id or name.")
 
 
 def pages(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:
@@ -137,7 +138,7 @@ def pages(client: Client, after: int, job: int | None, limit: int | None) -> Ite
 @outputs_as("Numbers only, one a line.")
 def events(
     ctx: click.Context,
-    job: int | None,
+    word: Word | None,
     after: int,
     limit: int | None,
     last: int | None,
@@ -153,6 +154,7 @@ def events(
     if last is not None and limit is not None:
         raise click.UsageError("--last and --limit exclude each other", ctx)
     client = connect(ctx, FOLLOW_S)
+    job = None if word is None else one_job(client, word)
     if last is not None:
         after = _before_last(client, after, job, last)
     if output is Output.JSON:
@@ -203,13 +205,15 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
 )  # fmt: skip
 @JOB
 @outputs_as("The name of the file only.")
-def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) -> None:
+def timeline(ctx: click.Context, target: Path, word: Word | None, output: Output) -> None:
     """Draw which job held which GPU when, as one self-contained HTML file."""
     from hpcdl.config.layers import conf_folder
     from hpcdl.config.profiles import load_profiles
     from hpcdl.report import timeline_page
 
-    found = [event for page in pages(connect(ctx, FOLLOW_S), 0, None, None) for event in page]
+    client = connect(ctx, FOLLOW_S)
+    job = None if word is None else one_job(client, word)
+    found = [event for page in pages(client, 0, None, None) for event in page]
     if job is not None:
         found = [event for event in found if event["body"].get("job", job) == job]
         if not any(event["body"].get("job") == job for event in found):

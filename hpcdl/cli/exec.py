@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdl.cli.job_row import JOB_ID, connect
+from hpcdl.cli.job_row import connect
+from hpcdl.cli.job_selection import ONE_JOB, Word, concerned_by, one_job, word_text
 from hpcdl.cli.output import say
 from hpcdl.client import ClientError
 from hpcdl.wire.access import AccessError, read_access
@@ -55,13 +56,13 @@ RANK = click.option(
 
 
 @click.command("exec")
-@click.argument("job", type=JOB_ID)
+@click.argument("job", type=ONE_JOB)
 @NODE
 @RANK
 @click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_context
-def execute(ctx: click.Context, job: int, node: str, rank: int | None, tty: bool, command: tuple[str, ...]) -> None:
+def execute(ctx: click.Context, job: Word, node: str, rank: int | None, tty: bool, command: tuple[str, ...]) -> None:
     """Run a command beside a running job: on its node, in its folder, with its environment and its GPUs.
 
     Input, output and errors are this command's, Ctrl-C goes to the command, and its exit code is the one here (128 and
@@ -70,21 +71,21 @@ def execute(ctx: click.Context, job: int, node: str, rank: int | None, tty: bool
     if not command[0]:
         raise click.UsageError("the command is empty", ctx)
     if tty:
-        _need_terminal(f"hpcdl exec {job} -- ... runs it without one")
+        _need_terminal(f"hpcdl exec {word_text(job)} -- ... runs it without one")
     _run(ctx, job, command, node, rank, tty)
 
 
 @click.command()
-@click.argument("job", type=JOB_ID)
+@click.argument("job", type=ONE_JOB)
 @NODE
 @RANK
 @click.pass_context
-def attach(ctx: click.Context, job: int, node: str, rank: int | None) -> None:
+def attach(ctx: click.Context, job: Word, node: str, rank: int | None) -> None:
     """Open a shell beside a running job: on its node, in its folder, with its environment and its GPUs.
 
     It is no part of the job, and is closed when the job is suspended, moves or ends.
     """
-    _need_terminal(f"hpcdl exec {job} -- COMMAND runs a command without one")
+    _need_terminal(f"hpcdl exec {word_text(job)} -- COMMAND runs a command without one")
     _run(ctx, job, (os.environ.get("SHELL") or "/bin/sh",), node, rank, True)
 
 
@@ -93,10 +94,11 @@ def _need_terminal(instead: str) -> None:
         raise click.ClickException(f"stdin and stdout are no terminal: {instead}")
 
 
-def _run(ctx: click.Context, job: int, command: tuple[str, ...], node: str, rank: int | None, terminal: bool) -> None:
+def _run(ctx: click.Context, word: Word, command: tuple[str, ...], node: str, rank: int | None, terminal: bool) -> None:
     if node and rank is not None:
         raise click.UsageError("--node and --rank exclude each other", ctx)
     with connect(ctx, 0.0) as client:
+        job = one_job(client, word, concerned_by("exec"))
         client.get(f"/v1/jobs/{job}")  # says what is wrong with the daemon or the job in the usual words
 
     ended = run(ctx.find_root().obj, job, command, node, terminal, -1 if rank is None else rank)

@@ -1,63 +1,21 @@
-"""Texts of a job's row, as every command prints them: sizes, placements, steps, times; and arguments that name jobs.
+"""Texts of a job's row, as every command prints them: sizes, placements, steps, times; and a client of the daemon.
 
 Imported by nearly every command, so it imports little.
 """
 
-import re
 import time
 from typing import Any
 
 import click
 
-from hpcdl.cli import completion
 from hpcdl.cli.output import Row, say
 from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.model.units import fold_nodes, seconds_text
 
-MOST = 100_000
-"""Jobs that one command line may name."""
-_RANGE = re.compile(r"([1-9]\d{0,14})(?:-([1-9]\d{0,14}))?", re.ASCII)
-_SEVERAL = re.compile(r"([1-9]\d{0,14})[-,]\d[-,\d]*", re.ASCII)
-
-
-class JobId(click.IntRange):
-    """A job's number on the command line."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails with the next step."""
-        text = str(value)
-        if match := _SEVERAL.fullmatch(text):
-            self.fail(f"{text[:40]!r} are several jobs, and one is meant here: {match[1]}, say", param, ctx)
-        if not (text.isascii() and text.isdigit() and len(text) <= 15 and int(text) > 0):
-            self.fail(f"{text[:40]!r} is not a job's number: hpcdl ls --all lists them", param, ctx)
-        return int(text)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        """The daemon's jobs."""
-        return completion.job_ids(ctx, param, incomplete)
-
-
-JOB_ID = JobId(min=1)
-
-
-def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    """The ids of arguments like `3-7 12` or `3,5`, each once, in their order."""
-    found: dict[int, None] = {}
-    for part in (part.strip() for value in values for part in value.split(",")):
-        match = _RANGE.fullmatch(part)
-        if match is None:
-            raise click.BadParameter(f"{part[:100]!r} is not a job's number, nor a range like 3-7", ctx, param)
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise click.BadParameter(f"{part!r}: a range goes up, {last}-{first}", ctx, param)
-        if last - first >= MOST or len(found) > MOST:
-            raise click.BadParameter(f"{part!r}: at most {MOST} jobs at once", ctx, param)
-        found.update(dict.fromkeys(range(first, last + 1)))
-    return tuple(found)
-
-
 FINISHED = ("DONE", "FAILED", "CANCELLED")
 """States of a job that will not run again."""
+
+STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED", *FINISHED)
 
 
 def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:

@@ -6,44 +6,49 @@ job, and makes the exit code 1.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.columns import ranges
-from hpcdl.cli.job_row import FINISHED, JOB_ID, connect, end_text, job_ids
+from hpcdl.cli.job_row import FINISHED, connect, end_text
+from hpcdl.cli.job_selection import METAVAR, Selection, asks, check_named, concerned_by, confirm, selects, words_of
 from hpcdl.cli.output import Output, Row, escape, outputs, say
 from hpcdl.cli.params import Moment, Seconds
 from hpcdl.client import FOLLOW_S, path_with
-from hpcdl.core.model.units import count, runs
+from hpcdl.core.model.units import count, ranges, runs
 
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
 
 
-SEVERAL = click.argument(
-    "jobs", nargs=-1, callback=job_ids, metavar="JOB|FIRST-LAST...", shell_complete=completion.job_ids
-)
-ARRAY = click.option("--array", type=JOB_ID, metavar="ID", help="All members of the array that this job is in.")
-
-
-def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, array: int | None, **more: Any) -> None:
+def _act(ctx: click.Context, verb: str, chosen: Selection, output: Output, **more: Any) -> None:
     """One request for all of them; what was not done is printed, a line each, and the exit code is then 1.
 
-    Of several jobs those that are finished are left out, with a note: in a range some often are.
+    Who names one job by its id means that one; of others those that are finished are left out, with a note.
     """
-    if not jobs and array is None and not more.get("failed"):
-        failed = ", or --failed" if verb == "retry" else ""
-        raise click.UsageError(f"say which jobs: hpcdl {verb} 3-7 12, or --array ID{failed}", ctx)
-    body: dict[str, Any] = {"verb": verb, "ids": list(jobs), **{key: each for key, each in more.items() if each}}
-    if array is not None:
-        body["array"] = array
-    answer = connect(ctx).request("POST", "/v1/jobs/verb", body)
+    failed = bool(more.get("failed"))
+    if not failed:
+        check_named(ctx, chosen, f"{verb} 3-7 12{', or --failed' if verb == 'retry' else ''}")
+    elif not chosen.plain:
+        chosen, failed, more = replace(chosen, states=chosen.states | {"FAILED"}), False, more | {"failed": False}
+    client = connect(ctx)
+    concerns, reaches = concerned_by(verb), verb in ("annotate", "retry")
+    ids, array = chosen.ids, chosen.array
+    if not chosen.plain:
+        ids, array = chosen.look_up(client, concerns, reaches), None
+    if asks(chosen) and more.get("since") is None:
+        meant = replace(chosen, states=frozenset({"FAILED"})) if failed else chosen
+        confirm(ctx, verb, ids if array is None and not failed else meant.look_up(client, concerns, reaches))
+    answer: dict[str, Any] = {"jobs": [], "errors": [], "cancelled": []}
+    if ids or array is not None or failed:
+        body: dict[str, Any] = {"verb": verb, "ids": ids, **{key: each for key, each in more.items() if each}}
+        answer = client.request("POST", "/v1/jobs/verb", body if array is None else body | {"array": array})
     rows: list[Row] = answer["jobs"]
     errors: list[Row] = answer["errors"]
     skipped: list[Row] = []
-    if len(jobs) > 1:
+    if not chosen.single:
         skipped = [error for error in errors if _finished(verb, error)]
         errors = [error for error in errors if error not in skipped]
     for line in (*_skips(verb, skipped), *_refusals(errors)):
@@ -55,17 +60,19 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
         for row in rows:
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
         if not rows and not errors and not skipped:
-            say(_nothing(verb, array is not None, more))
+            say(_nothing(verb, chosen, more))
     _tell_cancelled(answer.get("cancelled") or [], more)
     if errors:
         ctx.exit(1)
 
 
-def _nothing(verb: str, array: bool, more: dict[str, Any]) -> str:
+def _nothing(verb: str, chosen: Selection, more: dict[str, Any]) -> str:
     """What is said where no job was meant."""
+    if not chosen.plain:
+        return f"there is no such job to {verb}: hpcdl ls --all lists them"
     if verb == "retry":
         what = "FAILED" if more.get("failed") else "FAILED or was CANCELLED"
-        return f"no job {'of that array ' if array else ''}{what}{' since then' if more.get('since') else ''}"
+        return f"no job {'of that array ' if chosen.array else ''}{what}{' since then' if more.get('since') else ''}"
     return "all jobs of that array are finished: hpcdl ls --all --no-fold lists them"
 
 
@@ -136,11 +143,10 @@ def _verb(function: Callable[[], None]) -> click.Command:
     name = function.__name__
 
     @click.command(name, help=function.__doc__)
-    @SEVERAL
-    @ARRAY
+    @selects(acts=True)
     @outputs
-    def command(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
-        _act(ctx, name, jobs, output, array)
+    def command(ctx: click.Context, chosen: Selection, output: Output) -> None:
+        _act(ctx, name, chosen, output)
 
     return command
 
@@ -178,24 +184,24 @@ def release() -> None:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="JOB|FIRST-LAST... KEY=VALUE...", shell_complete=completion.job_ids)
-@ARRAY
+@click.argument("words", nargs=-1, metavar=f"{METAVAR} KEY=VALUE...", shell_complete=completion.job_ids)
+@selects(acts=True, argument=False)
 @outputs
-def annotate(ctx: click.Context, words: tuple[str, ...], array: int | None, output: Output) -> None:
+def annotate(ctx: click.Context, words: tuple[str, ...], chosen: Selection, output: Output) -> None:
     """Write KEY=VALUE about jobs, for people and scripts; KEY= removes it. Nothing is decided by it.
 
     hpcdl annotate 3-7 dataset=imagenet; hpcdl ls --columns id,annotations shows it.
     """
-    jobs = job_ids(ctx, ctx.command.params[0], tuple(word for word in words if "=" not in word))
-    changes = dict(word.split("=", 1) for word in words if "=" in word)
+    written = [word for word in words if "=" in word and not set("[*?") & set(word.partition("=")[0])]
+    named = words_of(ctx, ctx.command.params[0], [word for word in words if word not in written])
+    changes = dict(word.split("=", 1) for word in written)
     if not changes:
         raise click.UsageError("say what to write: hpcdl annotate 3 KEY=VALUE (KEY= removes it)", ctx)
-    _act(ctx, "annotate", jobs, output, array, annotations=changes)
+    _act(ctx, "annotate", replace(chosen, words=named), output, annotations=changes)
 
 
 @click.command()
-@SEVERAL
-@ARRAY
+@selects(acts=True)
 @click.option("--failed", is_flag=True, help="All that FAILED; with --array those of the array.")
 @click.option("--since", type=Moment(past=True), metavar="TIME", help="Of --failed and --array: what ended since then.")
 @click.option("--with-dependents", is_flag=True, help="Also those that were cancelled because they waited for these.")
@@ -204,14 +210,14 @@ def annotate(ctx: click.Context, words: tuple[str, ...], array: int | None, outp
     help="From step 0: checkpoints stay where they are, and do not count; new ones go into a folder beside them.",
 )  # fmt: skip
 @outputs
-def retry(ctx: click.Context, /, jobs: tuple[int, ...], array: int | None, output: Output, **options: Any) -> None:
+def retry(ctx: click.Context, /, chosen: Selection, output: Output, **options: Any) -> None:
     """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
 
     Their retries, and what the poison guard has counted, begin anew; how often they failed is still shown.
     """
-    if options["since"] is not None and not options["failed"] and array is None:
+    if options["since"] is not None and not (chosen.plain and (options["failed"] or chosen.array)):
         raise click.UsageError("--since goes with --failed or --array", ctx)
-    _act(ctx, "retry", jobs, output, array, **options)
+    _act(ctx, "retry", chosen, output, **options)
     if options["from_start"]:
         say(
             "nothing is removed: new checkpoints go into a folder from-start-N in the checkpoint folder (hpcdl show); "
@@ -220,19 +226,18 @@ def retry(ctx: click.Context, /, jobs: tuple[int, ...], array: int | None, outpu
 
 
 @click.command()
-@SEVERAL
-@ARRAY
+@selects(acts=False)
 @click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Give up after this long (exit 124).")
 @outputs
-def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: float | None, output: Output) -> None:
+def wait(ctx: click.Context, chosen: Selection, timeout: float | None, output: Output) -> None:
     """Wait until all of the jobs are finished.
 
     The exit code is the job's: 0 if DONE, the trainer's own if FAILED (1 if it has none), 130 if CANCELLED; of several
     jobs the first that is not 0. 124: the timeout. A daemon that is restarted is waited for, up to a minute.
     """
-    if not jobs and array is None:
-        raise click.UsageError("say which jobs: hpcdl wait 3-7 12, or --array ID", ctx)
+    check_named(ctx, chosen, "wait 3-7 12")
     client = connect(ctx, FOLLOW_S)
+    jobs, array = (chosen.ids, chosen.array) if chosen.plain else (chosen.look_up(client), None)
     asked = {"ids": ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(jobs)) or None, "array": array}
     begun = time.monotonic()
     while True:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.job_row import FINISHED, JOB_ID, connect
+from hpcdl.cli.job_row import FINISHED, connect
+from hpcdl.cli.job_selection import JOB_ID
 from hpcdl.cli.output import Output, outputs_as, print_ids, print_json, say
 from hpcdl.client import FOLLOW_S, ClientError
 

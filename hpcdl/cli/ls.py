@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.job_row import connect
+from hpcdl.cli.job_row import STATES, connect
 from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
-from hpcdl.cli.tables import STATES, Jobs, List, columns_of, formats_of
+from hpcdl.cli.tables import Jobs, List, columns_of, formats_of
 from hpcdl.client import FOLLOW_S, Client, DaemonAway
 from hpcdl.core.model.units import count, parse_duration
 from hpcdl.wire.spool import FOLDER, waiting

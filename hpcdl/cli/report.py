@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.job_row import connect, job_ids, moment_text
+from hpcdl.cli.job_row import connect, moment_text
+from hpcdl.cli.job_selection import job_ids
 from hpcdl.cli.output import (
     Column,
     Output,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import click
 
 from hpcdl.cli.job_row import (
-    JOB_ID,
     annotations_text,
     asked_text,
     connect,
@@ -19,22 +18,41 @@ from hpcdl.cli.job_row import (
     step_text,
     tags_text,
 )
+from hpcdl.cli.job_selection import Selection, check_named, selects
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
+from hpcdl.client import Answer
 from hpcdl.core.model.units import fold_nodes
 
 
 @click.command()
-@click.argument("job", type=JOB_ID)
-@outputs_as("Its id only.")
-def show(ctx: click.Context, job: int, output: Output) -> None:
-    """Show one job: what was asked, where it stands, its attempts and its log files."""
-    answer = connect(ctx).get(f"/v1/jobs/{job}")
-    row = answer["job"]
-    if not output.print_data(answer, [row["id"]]):
+@selects(acts=False)
+@outputs_as("Ids only, one a line.")
+def show(ctx: click.Context, chosen: Selection, output: Output) -> None:
+    """Show jobs: what was asked, where each stands, its attempts and its log files.
+
+    --json has a job under "job", several in a list, "jobs".
+    """
+    answers = _answers(ctx, chosen, "show", "")
+    rows: list[Row] = [answer["job"] for answer in answers]
+    if not output.print_data(answers[0] if len(rows) == 1 else {"jobs": rows}, [row["id"] for row in rows]):
         from hpcdl.cli.logs import log_files
 
-        _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(ctx.find_root().obj, job)])
+        for number, row in enumerate(rows):
+            if number:
+                print()
+            logs = row.get("log_files") or [str(file.path) for file in log_files(ctx.find_root().obj, row["id"])]
+            _print_job(row, logs)
+
+
+def _answers(ctx: click.Context, chosen: Selection, command: str, question: str) -> list[Answer]:
+    """What the daemon answers of each job. Raises ClientError for the first that there is not."""
+    check_named(ctx, chosen, f"{command} 3-7 12")
+    client = connect(ctx)
+    answers = [client.get(f"/v1/jobs/{job}{question}") for job in chosen.look_up(client)]
+    if not answers:
+        raise click.ClickException("there is no such job: hpcdl ls --all lists them")
+    return answers
 
 
 def _print_job(row: Row, logs: list[str]) -> None:
@@ -133,15 +151,17 @@ def why_lines(answer: Row) -> list[str]:
 
 
 @click.command()
-@click.argument("job", type=JOB_ID)
-@outputs_as("Its id only.")
-def why(ctx: click.Context, job: int, output: Output) -> None:
-    """Say in words and numbers why a job is where it is."""
-    answer = connect(ctx).get(f"/v1/jobs/{job}/why")
-    if not output.print_data(answer, [answer["job"]]):
-        title, *details = why_lines(answer)
-        print(escape(title))
-        print_fields([(" ", detail) for detail in details])
+@selects(acts=False)
+@outputs_as("Ids only, one a line.")
+def why(ctx: click.Context, chosen: Selection, output: Output) -> None:
+    """Say in words and numbers why jobs are where they are. --json has several in a list, "jobs"."""
+    answers = _answers(ctx, chosen, "why", "/why")
+    value = answers[0] if len(answers) == 1 else {"jobs": answers}
+    if not output.print_data(value, [answer["job"] for answer in answers]):
+        for answer in answers:
+            title, *details = why_lines(answer)
+            print(escape(title))
+            print_fields([(" ", detail) for detail in details])
 
 
 @click.command()

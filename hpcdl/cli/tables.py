@@ -13,7 +13,7 @@ import click
 
 from hpcdl.cli import completion
 from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
-from hpcdl.cli.job_row import FINISHED, moment_text
+from hpcdl.cli.job_row import STATES, moment_text
 from hpcdl.cli.output import Column, Output, Row, cells_of, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hpcdl.core.model.gpu_use import GpuUse
 
 _FOLDED = ("id", "name", "array", "array_index", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
-
-STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED", *FINISHED)
 
 
 def _kind_of(ctx: click.Context) -> Kind:

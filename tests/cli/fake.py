@@ -142,7 +142,11 @@ class FakeDaemon:
                 self.world.request_ids[body["request_id"]] = ids
             return 200, {"jobs": [jobs[number] for number in ids]}
         if path == "/v1/jobs":
-            shown = [each for each in jobs.values() if query.get("all") or each["state"] != "DONE"]
+            shown = [
+                each
+                for each in jobs.values()
+                if query.get("all") or each["state"] not in ("DONE", "FAILED", "CANCELLED")
+            ]
             if query.get("by") == "column":
                 columns = {key: [each.get(key) for each in shown] for key in query["fields"].split(",")}
                 known = {key: values for key, values in columns.items() if any(value is not None for value in values)}

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli.columns import JOBS, folded, ranges
-from hpcdl.cli.tables import GPUS, NODES, STATES, memory_text
+from hpcdl.cli.columns import JOBS, folded
+from hpcdl.cli.job_row import STATES
+from hpcdl.cli.tables import GPUS, NODES, memory_text
+from hpcdl.core.model.units import ranges
 from hpcdl.core.model.world import JobState
 from hpcdl.daemon.api.rows import JOB_KEYS
 from tests.cli.conftest import Run
@@ -187,10 +189,11 @@ def test_the_ids_of_a_folded_line_are_those_that_commands_take(fake: FakeDaemon,
     assert [each["id"] for each in hpcdl("wait", shown, "--json").value["jobs"]] == waiting
     assert hpcdl("submit", "--quiet", "--after", shown, "--", "true").code == 0
     assert fake.requests[-1][2]["jobs"][0]["after"] == waiting
-    for command in ("show", "why", "logs"):
-        done = hpcdl(command, shown)
-        assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "'4-6,8-11' are several jobs, and one is meant here: 4, say" in done.err
+    assert [each["id"] for each in hpcdl("show", shown, "--json").value["jobs"]] == waiting
+    assert [each["job"] for each in hpcdl("why", shown, "--json").value["jobs"]] == waiting
+    done = hpcdl("events", "--job", shown)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "'4-6,8-11' are several jobs, and one is meant here: 4, say" in done.err
 
 
 def test_what_is_to_be_done_about_members_names_their_array() -> None:

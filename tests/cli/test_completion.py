@@ -59,6 +59,7 @@ def test_jobs_of_the_daemon(jobs: FakeDaemon, offered: Offered) -> None:
     assert offered("hpcdl why ") == ["1", "2", "3"], "of finished ones too"
     assert offered("hpcdl events --job ") == ["1", "2", "3"]
     assert offered("hpcdl show 3") == ["3"]
+    assert offered("hpcdl show res") == ["resnet"]
 
 
 def test_a_job_is_explained(jobs: FakeDaemon, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.job_row import job_ids
+from hpcdl.cli.job_selection import job_ids
 from hpcdl.cli.params import Finite, Seconds, moment
 from hpcdl.core.model.arrays import Array, indices_from
 from hpcdl.core.model.job import (

@@ -212,6 +212,11 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as ranges, `1-3,7`, each once."""
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(sorted(set(numbers))))
+
+
 def seconds_text(seconds: float) -> str:
     """A duration for people: `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
     if seconds < 10:
