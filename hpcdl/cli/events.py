@@ -153,7 +153,7 @@ def events(
         raise click.UsageError("--follow goes on, so it cannot be one JSON value", ctx)
     if last is not None and limit is not None:
         raise click.UsageError("--last and --limit exclude each other", ctx)
-    client = connect(ctx, FOLLOW_S)
+    client = connect(ctx, FOLLOW_S, reading=not follow)
     job = None if word is None else one_job(client, word)
     if last is not None:
         after = _before_last(client, after, job, last)
@@ -211,7 +211,7 @@ def timeline(ctx: click.Context, target: Path, word: Word | None, output: Output
     from hpcdl.config.profiles import load_profiles
     from hpcdl.report import timeline_page
 
-    client = connect(ctx, FOLLOW_S)
+    client = connect(ctx, FOLLOW_S, reading=True)
     job = None if word is None else one_job(client, word)
     found = [event for page in pages(client, 0, None, None) for event in page]
     if job is not None:

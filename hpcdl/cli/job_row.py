@@ -18,8 +18,15 @@ FINISHED = ("DONE", "FAILED", "CANCELLED")
 STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED", *FINISHED)
 
 
-def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
-    """A client of the daemon that `--home` names, closed when the command ends."""
+def connect(ctx: click.Context, patience_s: float = PATIENCE_S, *, reading: bool = False) -> Client:
+    """A client of the daemon that `--home` names, closed when the command ends.
+
+    `reading`: where no daemon answers, GETs are answered from its ledger, if that can be said to be at rest.
+    """
+    if reading:
+        from hpcdl.cli.offline import LedgerClient
+
+        return ctx.with_resource(LedgerClient(ctx, patience_s))
     return ctx.with_resource(Client(ctx.find_root().obj, patience_s=patience_s, note=say))
 
 

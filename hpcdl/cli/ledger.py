@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from hpcdl.cli.job_row import connect
+from hpcdl.cli.offline import proven
 from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_json, progress, say
 from hpcdl.cli.params import check_folder, replacing
 from hpcdl.client import CopyWithoutDaemon, DaemonAway
@@ -44,23 +45,17 @@ def leased_ledger(home: Path) -> Iterator[Path]:
     from hpcdl.ledger.lease import LeaseHeld
     from hpcdl.ledger.offline import leased
 
-    now = WallClock(0.0).now
+    now = WallClock(0.0).now()
     with ExitStack() as stack:
         try:
-            path = stack.enter_context(leased(home, now()))
+            path = proven(home, lambda how: stack.enter_context(leased(home, now, **how)))
         except LeaseHeld as error:
-            if error.here:
-                raise click.ClickException(
-                    f"a daemon already runs on {home}, {error.holder}, and this needs the ledger to itself: "
-                    "hpcdl daemon stop saves all jobs and ends it; then run this again"
-                ) from None
-            if error.holder is None or error.holder.batch_job is None:
+            if not error.here:
                 raise
-            from hpcdl.allocation.detect import look_around
-            from hpcdl.config.settings import load_config
-
-            here = look_around(load_config(home).batch, now=now)
-            path = stack.enter_context(leased(home, now(), batch_job=here.batch_job, batch_ended=here.batch_ended))
+            raise click.ClickException(
+                f"a daemon already runs on {home}, {error.holder}, and this needs the ledger to itself: "
+                "hpcdl daemon stop saves all jobs and ends it; then run this again"
+            ) from None
         yield path
 
 

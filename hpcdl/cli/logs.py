@@ -96,7 +96,7 @@ def logs(
 def _explain(ctx: click.Context, job: int, chosen: bool) -> None:
     """Say why there is nothing to print; an unknown job is an error."""
     try:
-        row = connect(ctx).get(f"/v1/jobs/{job}")["job"]
+        row = connect(ctx, reading=True).get(f"/v1/jobs/{job}")["job"]
     except ClientError as error:
         if type(error) is ClientError or hasattr(error, "code"):
             raise

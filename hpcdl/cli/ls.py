@@ -149,7 +149,7 @@ def ls(
         from hpcdl.cli.interrupt import repeat
 
         repeat(every_s, ListWatch(found, connect(ctx, FOLLOW_S), every_s, output, f"hpcdl ls {what}").refresh)
-    _once(ctx, found, connect(ctx), output)
+    _once(ctx, found, connect(ctx, reading=True), output)
 
 
 def _all_users(

@@ -16,6 +16,9 @@ import click
 Row: TypeAlias = Mapping[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
+AS_OF = "as_of"
+"""In JSON, and in the context's meta: when the last event was recorded, where no daemon answered."""
+
 _LEAST = 8  # columns: a cell that may shrink keeps this many
 _GAP = "  "
 _COLOURS = {
@@ -138,6 +141,9 @@ def print_json(value: Mapping[str, Any], *, one_line: bool = False) -> None:
     from hpcdl.client import SCHEMA
 
     content = {"schema": SCHEMA, **value}
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None and AS_OF in ctx.meta:
+        content[AS_OF] = ctx.meta[AS_OF]
     print(json.dumps(content, indent=2 if sys.stdout.isatty() and not one_line else None))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from hpcdl.cli.job_row import connect, moment_text
-from hpcdl.cli.output import Output, escape, outputs_as
+from hpcdl.cli.output import AS_OF, Output, escape, outputs_as
 from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_file
-from hpcdl.client import Client, ClientError, path_with
+from hpcdl.client import START, Client, ClientError, path_with
 
 HOURS = 3.0
 
@@ -41,7 +41,7 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
     """
     if every is not None and output is not Output.TABLE:
         raise click.UsageError("--every goes on, so leave out --json and --quiet", ctx)
-    picture = Picture(connect(ctx, 0.0), target, READERS[readers], every, back_s)
+    picture = Picture(connect(ctx, 0.0, reading=every is None), target, READERS[readers], every, back_s)
     if every is not None:
         from hpcdl.cli.interrupt import repeat
 
@@ -75,7 +75,8 @@ class Picture:
                 self._recent.take(answer)
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise ClientError("the daemon's answer is not of this form: use the daemon's hpcdl") from None
-            self._answer, self._note = answer, ""
+            offline = AS_OF in click.get_current_context().meta
+            self._answer, self._note = answer, f"No daemon runs: {START}" if offline else ""
         except ClientError as error:
             if not self._answer:
                 raise

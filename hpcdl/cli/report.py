@@ -15,6 +15,7 @@ import click
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.job_selection import job_ids
+from hpcdl.cli.offline import ledger_at_rest, tell_as_of
 from hpcdl.cli.output import (
     Column,
     Output,
@@ -29,7 +30,7 @@ from hpcdl.cli.output import (
     width_of,
 )
 from hpcdl.cli.params import Moment, OutputFile, replace_file
-from hpcdl.client import ApiError, Client, DaemonAway, path_with
+from hpcdl.client import ApiError, Client, CopyWithoutDaemon, DaemonAway, path_with
 from hpcdl.core.model.units import seconds_text
 
 if TYPE_CHECKING:
@@ -76,11 +77,13 @@ def report(
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until", ctx)
-    story, now = _story(ctx)
+    story, now, live = _story(ctx)
     known = {job.id for job in story.history.jobs}
     missing = [job for job in jobs if job not in known]
     if missing:
         raise click.ClickException(f"there is no job {missing[0]}: hpcdl ls --all lists them")
+    if not live:
+        tell_as_of(ctx, now)
     end = now if until is None or until > now else until
 
     def made(of: str) -> "Account":
@@ -108,26 +111,36 @@ def report(
 # --- where the events are ---------------------------------------------------------------------------------------------
 
 
-def _story(ctx: click.Context) -> "tuple[Story, float]":
-    """The events' story, and until when: the running daemon's, else those of the ledger of a daemon that ended."""
+def _story(ctx: click.Context) -> "tuple[Story, float, bool]":
+    """The events' story, until when, and whether a daemon runs: it is the daemon's, else that of its ledger."""
     from hpcdl.daemon.clock import WallClock
-    from hpcdl.report.account import story_of, story_of_rows
+    from hpcdl.report.account import story_of_rows
 
-    tell, client, running = progress(), connect(ctx, 0.0), True
+    tell, client = progress(), connect(ctx, 0.0)
     try:
-        events: int | None = client.get(path_with("/v1/events", after=0, limit=1))["last"]
-    except DaemonAway:
-        events = None
+        events: int = client.get(path_with("/v1/events", after=0, limit=1))["last"]
+    except (DaemonAway, CopyWithoutDaemon) as error:
+        with ledger_at_rest(client.home, error) as path:
+            past = _story_in(path, tell)
+        return past, past.watch.last_at, False
     story: Story | None = None
-    if events is None or events > _MANY:  # a copy costs the daemon less than so many answers
+    if events > _MANY:  # a copy costs the daemon less than so many answers
         from hpcdl.cli.ledger import any_ledger
-        from hpcdl.ledger.offline import Reader
 
-        with suppress(ApiError), any_ledger(ctx, tell) as (path, running), Reader(path) as reader:
-            story = story_of(_told(reader.records(), tell))
+        with suppress(ApiError), any_ledger(ctx, tell) as (path, _):
+            story = _story_in(path, tell)
     if story is None:
         story = story_of_rows(_rows(client, tell))
-    return story, max(story.watch.last_at, WallClock(0.0).now()) if running else story.watch.last_at
+    return story, max(story.watch.last_at, WallClock(0.0).now()), True
+
+
+def _story_in(path: Path, tell: Callable[[str], None]) -> "Story":
+    """That of the events in a file."""
+    from hpcdl.ledger.offline import Reader
+    from hpcdl.report.account import story_of
+
+    with Reader(path) as reader:
+        return story_of(_told(reader.records(), tell))
 
 
 def _rows(client: Client, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:

@@ -48,7 +48,7 @@ def show(ctx: click.Context, chosen: Selection, output: Output) -> None:
 def _answers(ctx: click.Context, chosen: Selection, command: str, question: str) -> list[Answer]:
     """What the daemon answers of each job. Raises ClientError for the first that there is not."""
     check_named(ctx, chosen, f"{command} 3-7 12")
-    client = connect(ctx)
+    client = connect(ctx, reading=True)
     answers = [client.get(f"/v1/jobs/{job}{question}") for job in chosen.look_up(client)]
     if not answers:
         raise click.ClickException("there is no such job: hpcdl ls --all lists them")
@@ -168,7 +168,7 @@ def why(ctx: click.Context, chosen: Selection, output: Output) -> None:
 @outputs_as("Names only, one a line.")
 def nodes(ctx: click.Context, output: Output) -> None:
     """List the nodes, a line for each GPU: its state and the job that holds it."""
-    answer = connect(ctx).get("/v1/nodes")
+    answer = connect(ctx, reading=True).get("/v1/nodes")
     if output.print_data(answer, [node["name"] for node in answer["nodes"]]):
         return
     if answer["nodes"]:

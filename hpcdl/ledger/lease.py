@@ -50,12 +50,14 @@ class LeaseError(Exception):
 
 
 class LeaseHeld(LeaseError):
-    """Another daemon holds the lease, or may: it cannot be proven gone. `here`: it runs on this machine."""
+    """Another daemon holds the lease, or may: it cannot be proven gone. `here`: it runs on this machine; `step`: what
+    the user may do."""
 
-    def __init__(self, message: str, holder: "Holder | None", *, here: bool = False) -> None:
+    def __init__(self, message: str, holder: "Holder | None", *, here: bool = False, step: str = "") -> None:
         super().__init__(message)
         self.holder = holder
         self.here = here
+        self.step = step
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,17 +246,36 @@ def _lease_numbers(folder: int) -> list[int]:
     return sorted(int(number) for number in names if number.isascii() and number.isdigit())
 
 
-def _attempt(home: Path, folder: int, me: Holder, fence_hint: int, has_ended: Callable[[str], bool]) -> Lease | None:
-    """One try; None where another was faster at some point, so that the state must be looked at again."""
+def free_fence(home: Path, *, batch_ended: Callable[[str], bool] | None = None) -> int:
+    """The highest fence that was used in `home`, where nobody holds the lease; nothing is changed.
+
+    Whoever takes the lease later uses a higher one. Raises as `Lease.acquire`.
+    """
+    me = _myself(None, 0.0)
+    folder = open_private_folder(home)
+    try:
+        return _free_fence(home, folder, me, lambda job: batch_ended is not None and batch_ended(job))
+    finally:
+        os.close(folder)
+
+
+def _free_fence(home: Path, folder: int, me: Holder, has_ended: Callable[[str], bool]) -> int:
+    """The highest fence in use, all of whose holders are gone. Raises LeaseHeld."""
     numbers = _lease_numbers(folder)
     # After the listing: a lease file that was removed meanwhile, and so not listed, is counted in it.
     used = _read_fence(home, folder)
     for number in {*numbers, used}:
         _refuse_if_held(home / f"{_PREFIX}{number}", folder, me, has_ended)
-    if fence_hint > max([used, *numbers]):
+    return max([used, *numbers])
+
+
+def _attempt(home: Path, folder: int, me: Holder, fence_hint: int, has_ended: Callable[[str], bool]) -> Lease | None:
+    """One try; None where another was faster at some point, so that the state must be looked at again."""
+    used = _free_fence(home, folder, me, has_ended)
+    if fence_hint > used:
         atomic_write(home / _FENCE, b"%d\n" % fence_hint)
         return None
-    fence = max([used, *numbers]) + 1
+    fence = used + 1
     content = json.dumps({"v": 1, "fence": fence, **asdict(me)}).encode() + b"\n"
     if not _link(home, folder, fence, content):
         return None
@@ -300,7 +321,7 @@ def _refuse_if_held(path: Path, folder: int, me: Holder, has_ended: Callable[[st
         step = "use it, or end it with: hpcdl daemon stop"
     else:
         step = f"stop it there with: hpcdl daemon stop; if you know that it is gone, remove {path}"
-    raise LeaseHeld(f"a daemon already runs on {path.parent}, {holder}: {step}", holder, here=here)
+    raise LeaseHeld(f"a daemon already runs on {path.parent}, {holder}: {step}", holder, here=here, step=step)
 
 
 def _link(home: Path, folder: int, fence: int, content: bytes) -> bool:

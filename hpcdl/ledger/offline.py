@@ -1,21 +1,21 @@
-"""The ledger while no daemon runs: the lease is taken, so that none can start meanwhile, and given back at the end.
+"""The ledger while no daemon runs: for changes under the lease, so that none can start meanwhile; to be read, a copy.
 
-SQLAlchemy is imported only by what reads events: `hpcdl ls` without a daemon does not wait for it. `maintenance` has
-what changes the ledger.
+A copy keeps nobody from starting a daemon, and is only of a ledger that none had open meanwhile. SQLAlchemy is imported
+only by what reads events. `maintenance` has what changes the ledger.
 """
 
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model.events import Recorded
-from hpcdl.ledger.lease import Lease
+from hpcdl.ledger.lease import Lease, free_fence
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -38,6 +38,16 @@ def leased(
     Raises LeaseHeld where a daemon has it (the arguments are those of `Lease.acquire`), JournalError where there is no
     ledger, NotPrivate, and OSError.
     """
+    path = _path_of(home)
+    lease = Lease.acquire(home, now=now, batch_job=batch_job, batch_ended=batch_ended)
+    try:
+        yield path
+    finally:
+        lease.release()
+
+
+def _path_of(home: Path) -> Path:
+    """Raises JournalError where there is no ledger in the home."""
     path = home / LEDGER_FILE
     if not path.exists():
         from hpcdl.ledger.integrity import LedgerShrank, missing_before  # they read it, too
@@ -45,11 +55,50 @@ def leased(
         if missing := missing_before(home, path):
             raise LedgerShrank(missing)
         raise JournalError(f"there is no ledger in {home}: name the daemon's folder with --home")
-    lease = Lease.acquire(home, now=now, batch_job=batch_job, batch_ended=batch_ended)
-    try:
-        yield path
-    finally:
-        lease.release()
+    return path
+
+
+ATTEMPTS = 20
+"""So often a copy is made anew where a daemon came and went meanwhile."""
+
+
+@contextmanager
+def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None) -> Iterator[Path]:
+    """A copy of the ledger of `home`, which nobody has open, in a folder of its own with links to its archive files.
+
+    Whoever reads it may bring it to this version. Nothing in `home` is written, and no daemon that starts waits for it.
+    Raises LeaseHeld where a daemon has the ledger, or may (`batch_ended` is that of `Lease.acquire`), or took it
+    meanwhile; JournalError where there is no ledger, or not all of it; NotPrivate, and OSError.
+    """
+    from hpcdl.ledger.database import refuse_foreign_log
+
+    path = _path_of(home)
+    with tempfile.TemporaryDirectory(prefix="hpcdl-", ignore_cleanup_errors=True) as folder:
+        for _ in range(ATTEMPTS):
+            fence = free_fence(home, batch_ended=batch_ended)
+            copy = _copied(home, Path(folder))
+            # A daemon takes the lease, with a fence of its own, before it opens the ledger.
+            if free_fence(home, batch_ended=batch_ended) == fence:
+                break
+        else:
+            raise JournalError(f"daemons of {home} come and go: try again in a moment")
+        if not copy.exists():
+            raise JournalError(f"{path} went away: try again in a moment")
+        refuse_foreign_log(copy)
+        yield copy
+
+
+def _copied(home: Path, folder: Path) -> Path:
+    """The ledger's files as they are now, in the folder; what was there is replaced."""
+    for name in (LEDGER_FILE, f"{LEDGER_FILE}-wal"):
+        (folder / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            shutil.copyfile(home / name, folder / name)
+            (folder / name).chmod(0o600)
+    for archive in home.glob("ledger-archive-*.gz"):
+        with suppress(FileExistsError):
+            (folder / archive.name).symlink_to(archive.absolute())
+    return folder / LEDGER_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +127,8 @@ def jobs_at_rest(home: Path) -> JobsAtRest:
     if not path.exists():
         return JobsAtRest()
     with tempfile.TemporaryDirectory(prefix="hpcdl-") as folder:
-        for name in (LEDGER_FILE, f"{LEDGER_FILE}-wal"):
-            if (home / name).exists():
-                shutil.copyfile(home / name, Path(folder) / name)
         try:
-            with closing(sqlite3.connect(Path(folder) / LEDGER_FILE)) as ledger:
+            with closing(sqlite3.connect(_copied(home, Path(folder)))) as ledger:
                 rows = ledger.execute("SELECT id, name, state FROM job").fetchall()
                 retired = ledger.execute("SELECT job FROM retired").fetchall()
         except sqlite3.Error as error:

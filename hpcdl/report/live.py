@@ -73,8 +73,9 @@ def _section(title: str, inside: str, number: int | None = None) -> str:
 def _head(answer: Row, title: str, at: float, shown: PageState) -> str:
     daemon = answer["status"]["daemon"]
     words = [f"{html(daemon['policy'], 40)} for {html(daemon['objective'], 40)}"]
-    words.append(f"up {seconds_text(daemon['since_s'])}")
-    words.append(f"pid {daemon['pid']}, version {html(daemon['version'], 40)}")
+    if daemon["pid"]:  # else there is no daemon
+        words.append(f"up {seconds_text(daemon['since_s'])}")
+        words.append(f"pid {daemon['pid']}, version {html(daemon['version'], 40)}")
     if daemon["stopping"]:
         words.append('<b class="alarm">stopping</b>')
     every = f", written every {_every(shown.every_s)}" if shown.every_s and not shown.over else ""
