@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.controller import PROFILE, Bench
 from benchmarks.measuring import setting
+from hpcdl.cli.params import local_time
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.plan import Profiles
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus, Handler
@@ -111,7 +112,7 @@ def measure(nodes: int, gpus: int, jobs: int, rounds: int, target: Path | None) 
         def draw(content: bytes = content) -> str:
             answer = json.loads(content)
             recent.take(answer)
-            return now_page(answer, recent.history(answer), recent.names, PageState(10.0, lambda at: f"{at:.0f} s"))
+            return now_page(answer, recent.history(answer), recent.names, PageState(10.0, local_time))
 
         text, took = timed(draw)
         drawn.append(took)

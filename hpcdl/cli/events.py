@@ -16,7 +16,7 @@ import click
 from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.job_selection import ONE_JOB, Word, one_job
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
-from hpcdl.cli.params import OutputFile, replace_file
+from hpcdl.cli.params import OutputFile, local_time, replace_file
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
 from hpcdl.core.model.arrays import indices_text
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
@@ -207,8 +207,6 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
 @outputs_as("The name of the file only.")
 def timeline(ctx: click.Context, target: Path, word: Word | None, output: Output) -> None:
     """Draw which job held which GPU when, as one self-contained HTML file."""
-    from hpcdl.config.layers import conf_folder
-    from hpcdl.config.profiles import load_profiles
     from hpcdl.report import timeline_page
 
     client = connect(ctx, FOLLOW_S, reading=True)
@@ -220,6 +218,6 @@ def timeline(ctx: click.Context, target: Path, word: Word | None, output: Output
             raise ClientError(f"there is no job {job}: hpcdl ls --all lists them")
     home: Path = ctx.find_root().obj
     title = f"hpcdl on {home}" if job is None else f"hpcdl on {home}: job {job}"
-    replace_file(target, timeline_page(found, title, load_profiles([conf_folder() / "profiles", home / "profiles"])))
+    replace_file(target, timeline_page(found, title, local_time))
     if not output.print_data({"file": str(target.absolute()), "events": len(found)}, [target]):
         print(f"wrote {escape(str(target))}")

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.job_row import connect, moment_text
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import AS_OF, Output, escape, outputs_as
-from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_file
+from hpcdl.cli.params import READERS, OutputFile, Seconds, local_time, replace_file
 from hpcdl.client import START, Client, ClientError, path_with
 
 HOURS = 3.0
@@ -92,6 +92,6 @@ class Picture:
         """The file, whole; `over`: it says that nobody writes it any more. Raises OSError."""
         from hpcdl.report.live import PageState, now_page
 
-        shown = PageState(self._every_s, moment_text, self._note, over)
+        shown = PageState(self._every_s, local_time, self._note, over)
         history = self._recent.history(self._answer)
         replace_file(self._target, now_page(self._answer, history, self._recent.names, shown), self._mode)

@@ -153,6 +153,11 @@ def moment(text: str, now: float, *, past: bool = False) -> float:
     return (found if found.tzinfo is not None else found.astimezone()).timestamp()
 
 
+def local_time(at: float) -> datetime:
+    """The local time of seconds since the epoch."""
+    return datetime.fromtimestamp(at).astimezone()
+
+
 class Moment(click.ParamType[float]):
     """A time on the command line, in seconds since the epoch: one to come, or a `past` one.
 

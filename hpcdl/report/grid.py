@@ -3,18 +3,22 @@
 Up to MOST_TILES GPUs are tiles with text, more are cells. Part of the page of what goes on now (`live`).
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hpcdl.core.model.gpu_use import GpuNow
 from hpcdl.core.model.units import count, natural
 from hpcdl.report.html import html, legend, note
-from hpcdl.report.timeline import COLOURS
+from hpcdl.report.names import breakable, job_colour, short_names
 
 MOST_TILES = 128
 """GPUs that are drawn as tiles with text in them."""
 MOST_NODES = 1024
-_WIDE, _HIGH = 92, 48
+_WIDE, _HIGH = 132, 48
+_ROOM = 12
+"""Letters of a name in a tile, beside the id."""
 _CELLS = ((10, 16), (6, 10))
 """Pixels of a cell: with the nodes' names, and without."""
 _NAMED = 256
@@ -23,17 +27,36 @@ _NAMED = 256
 Row = Mapping[str, Any]
 
 
-def grid(nodes: Sequence[Row], names: Mapping[int, str]) -> str:
+@dataclass(frozen=True, slots=True)
+class Hrefs:
+    """Where pages of jobs and of nodes are, as `/job/{}`; "": nowhere."""
+
+    job: str = ""
+    node: str = ""
+
+    def job_link(self, job: int, text: str) -> str:
+        """A fragment of HTML as a link to a job."""
+        return f'<a href="{self.job.format(job)}">{text}</a>' if self.job and job else text
+
+    def node_link(self, node: object, text: str) -> str:
+        """The same to a node."""
+        plain = re.fullmatch(r"[\w.~-]+", str(node), re.ASCII) is not None
+        return f'<a href="{self.node.format(node)}">{text}</a>' if self.node and plain else text
+
+
+def grid(nodes: Sequence[Row], names: Mapping[int, str], hrefs: Hrefs) -> str:
     """The GPUs of all nodes as a fragment of HTML. `nodes`: as in `GET /v1/overview`; `names`: of jobs."""
     ordered = sorted(nodes, key=lambda node: natural(str(node["name"])))
     number = sum(len(node["gpus"]) for node in nodes)
     if not number:
         return note("No GPU has joined yet.")
     if number <= MOST_TILES:
-        return f'<div class="nodes">{"".join(_card(node, names) for node in ordered)}</div>'
+        short = short_names(names.values(), _ROOM)
+        cards = "".join(_card(node, names, short, hrefs) for node in ordered)
+        return f'<div class="nodes">{cards}</div>'
     shown = ordered[:MOST_NODES]
     kind = "cells" if len(shown) <= _NAMED else "cells packed"
-    cells = "".join(_cells(node, names, len(shown) <= _NAMED) for node in shown)
+    cells = "".join(_cells(node, names, len(shown) <= _NAMED, hrefs) for node in shown)
     left = len(ordered) - len(shown)
     more = note(f"{count(left, 'more node')}: hpcdl ls nodes") if left else ""
     return f'<div class="{kind}">{cells}</div>{more}'
@@ -64,7 +87,7 @@ def gpu_now(node: Row, gpu: Sequence[Any]) -> GpuNow:
 def look_of(node: Row, gpu: Sequence[Any]) -> str:
     """The class of a GPU's tile."""
     kind = gpu_now(node, gpu).kind
-    return f"c{gpu[2] % COLOURS}" if kind == "held" else kind
+    return job_colour(gpu[2]) if kind == "held" else kind
 
 
 def state_of(node: Row) -> str:
@@ -76,37 +99,37 @@ def state_of(node: Row) -> str:
     return "leaving" if node["leaving"] else ""
 
 
-def _card(node: Row, names: Mapping[int, str]) -> str:
+def _card(node: Row, names: Mapping[int, str], short: Mapping[str, str], hrefs: Hrefs) -> str:
     state = state_of(node)
     told = f' <span class="alarm">{state}</span>' if state else ""
     kind = f' <span class="soft">{html(node["kind"], 40)}</span>' if node["kind"] else ""
-    tiles = "".join(_tile(node, gpu, names) for gpu in node["gpus"])
-    return f'<div class="node-card"><h3>{html(node["name"], 60)}{told}{kind}</h3><div class="tiles">{tiles}</div></div>'
+    tiles = "".join(hrefs.job_link(gpu[2], _tile(node, gpu, names, short)) for gpu in node["gpus"])
+    name = hrefs.node_link(node["name"], breakable(node["name"], 60))
+    return f'<div class="node-card"><h3>{name}{told}{kind}</h3><div class="tiles">{tiles}</div></div>'
 
 
-def _tile(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
+def _tile(node: Row, gpu: Sequence[Any], names: Mapping[int, str], short: Mapping[str, str]) -> str:
     index, state, job, _, util, used, memory, *_ = gpu
     look = look_of(node, gpu)
     name = names.get(job, f"job {job}")
     beside = f"+{gpu[9]}" if len(gpu) > 9 and gpu[9] else ""
-    first = f"{job}{beside} {name}" if job else state if state != "ok" else state_of(node) or "free"
+    number = f"{job}{beside} "
+    first = f"{number}{short.get(name, name)}" if job else state if state != "ok" else state_of(node) or "free"
     second = "–" if util is None else f"{util:.0f} %"
     full = _share(util, 100.0) * (_HIGH - 6) if job else 0.0
     part = _share(used, memory)
-    room = 12
-    label = first if len(first) <= room else first[: room - 1] + "…"
     return (
-        f'<svg width="{_WIDE}" height="{_HIGH}" class="gpu {look}"><title>{_told(node, gpu, names)}</title>'
+        f'<svg width="{_WIDE}" height="{_HIGH}" class="gpu {look}" role="img"><title>{_told(node, gpu, names)}</title>'
         f'<rect width="{_WIDE}" height="{_HIGH - 6}" rx="3" class="back"/>'
         f'<rect y="{_HIGH - 6 - full:.1f}" width="{_WIDE}" height="{full:.1f}" rx="3" class="full"/>'
-        f'<text x="6" y="17" class="tile-name">{html(label, 40)}</text>'
+        f'<text x="6" y="17" class="tile-name">{html(first, _ROOM + len(number))}</text>'
         f'<text x="6" y="34" class="tile-load">GPU {index} · {second}</text>'
         f'<rect y="{_HIGH - 4}" width="{_WIDE}" height="3" class="empty"/>'
         f'<rect y="{_HIGH - 4}" width="{_WIDE * part:.1f}" height="3" class="memory"/></svg>'
     )
 
 
-def _cells(node: Row, names: Mapping[int, str], named: bool) -> str:
+def _cells(node: Row, names: Mapping[int, str], named: bool, hrefs: Hrefs) -> str:
     """The GPUs of one node in a row: a path for each look, so that a thousand nodes are not too much for a page."""
     backs: dict[str, list[str]] = {}
     fulls: dict[str, list[str]] = {}
@@ -124,12 +147,13 @@ def _cells(node: Row, names: Mapping[int, str], named: bool) -> str:
         for look, each in backs.items()
     )
     wide = max(1, len(node["gpus"])) * cell
-    svg = f'<svg width="{wide}" height="{tall}"><title>{_all_told(node, names)}</title>{paths}</svg>'
+    svg = f'<svg width="{wide}" height="{tall}" role="img"><title>{_all_told(node, names)}</title>{paths}</svg>'
+    svg = hrefs.node_link(node["name"], svg)
     state = state_of(node)
     if not named:
         return f'<div class="{"cell alarmed" if state else "cell"}">{svg}</div>'
     alarm = f' <span class="alarm">{state}</span>' if state else ""
-    return f'<div class="cell"><span>{html(node["name"], 14)}{alarm}</span>{svg}</div>'
+    return f'<div class="cell"><span>{html(node["name"], 30)}{alarm}</span>{svg}</div>'
 
 
 def _told(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from hpcdl.core.model.units import count, fold_nodes, natural
+from hpcdl.report.clock import Local
 from hpcdl.report.curves import Window, spread
 from hpcdl.report.history import History
 from hpcdl.report.html import drawing, legend, note
-from hpcdl.report.timeline import anchor_at, axis_marks
+from hpcdl.report.names import short_names
+from hpcdl.report.timeline import Scale, anchor_at
 
 MOST_ROWS = 64
 COLUMNS = 180
@@ -23,11 +25,15 @@ _ABSENT = -1
 
 
 def heat(
-    history: History, length: float, there: Mapping[str, Sequence[Window]] | None = None, *, ago: bool = False
+    history: History,
+    length: float,
+    there: Mapping[str, Sequence[Window]] | None = None,
+    *,
+    local: Local | None = None,
 ) -> str:
     """The strips of one run as a fragment; `length` seconds over the whole width. Nodes beyond MOST_ROWS share rows.
 
-    `ago`: see `Scale`. `there`: when which node is there, on the history's clock; those that are not named are there
+    `local`: see `Scale`. `there`: when which node is there, on the history's clock; those that are not named are there
     all the time.
     """
     rows = node_rows({gpu.node for gpu in history.gpus})
@@ -38,8 +44,10 @@ def heat(
     gap = 2 if high > 9 else 1
     height = high * len(rows)
     every = math.ceil(13 / high)
+    texts = [_row_name(names) for names in rows]
+    short = short_names(texts, 10)
     labels = [
-        f'<text x="{LABELS - 6}" y="{high * row + high / 2 + 4:g}" class="row">{escape(_short(names))}'
+        f'<text x="{LABELS - 6}" y="{high * row + high / 2 + 4:g}" class="row">{escape(short[texts[row]])}'
         f"<title>{escape(fold_nodes(names))}</title></text>"
         for row, names in enumerate(rows)
         if row % every == 0
@@ -51,7 +59,7 @@ def heat(
     ]
     marks = "".join(
         f'<text x="{x:.2f}%" y="{height + 16}" text-anchor="{anchor_at(x)}" class="tick{_odd(number)}">{text}</text>'
-        for number, (x, text) in enumerate(axis_marks(length, ago))
+        for number, (x, text) in enumerate(Scale(history.begin, length, local=local).marks())
     )
     plot = (
         f'<svg width="100%" height="{height}" viewBox="0 0 {COLUMNS} {height}" preserveAspectRatio="none" class="heat">'
@@ -81,9 +89,9 @@ def node_rows(nodes: set[str]) -> list[list[str]]:
     return [ordered[first : first + per] for first in range(0, len(ordered), per or 1)]
 
 
-def _short(names: Sequence[str]) -> str:
+def _row_name(names: Sequence[str]) -> str:
     text = names[0] if len(names) == 1 else fold_nodes(names)
-    return text if len(text) <= 10 else f"{names[0][:8]}…" if len(names) == 1 else count(len(names), "node")
+    return text if len(names) == 1 or len(text) <= 10 else count(len(names), "node")
 
 
 def shares_of(

@@ -1,7 +1,7 @@
 """What every page is made of: the document round it, tables, and the frames of drawings with their legends.
 
 A page is one self-contained file; its skeleton, style and script are files beside this one (page.html, page.css,
-live.css, live.js). Text of users, jobs and nodes goes into it by `html` or `escape` only.
+page.js). Text of users, jobs and nodes goes into it by `html` or `escape` only.
 """
 
 from base64 import b64encode
@@ -30,38 +30,52 @@ def asset(name: str) -> str:
     return files("hpcdl.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def document(title: str, parts: Iterable[str], *, live: bool = False, root: str = "", head: str = "") -> str:
+def document(
+    title: str, parts: Iterable[str], *, script: bool = False, served: bool = False, root: str = "", head: str = ""
+) -> str:
     """The page in one file: `parts` are fragments of HTML, `title` is plain text. Nothing to load.
 
-    `live`: with the style and the script of the page of what goes on now; a Content Security Policy names both by
-    their hashes, so nothing else in the page can run or be fetched, whatever jobs and nodes are called. Other pages
-    have no script. `root`: attributes of the whole; `head`: more of the head.
+    `script`: with the script that sorts, filters, zooms and refreshes. A Content Security Policy names it and the style
+    by their hashes, so nothing else in the page can run or be fetched, whatever jobs and nodes are called. `served`: by
+    `hpcdl web`, which the script may ask. `root`: attributes of the whole; `head`: more of the head.
     """
-    css, script = asset("page.css"), ""
-    if live:
-        css, script = f"{css}\n{asset('live.css')}", asset("live.js")
-        policy = (
-            f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; base-uri 'none'; "
-            "form-action 'none'"
-        )
-        head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">{head}'
-        script = f"<script>{script}</script>"
+    css = asset("page.css")
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{security_policy(script=script, served=served)}">'
     return Template(asset("page.html") + "\n").substitute(
-        root=root, head=head, title=escape(title), css=css, parts="\n".join(filter(None, parts)), script=script
+        root=root,
+        head=policy + head,
+        title=escape(title),
+        css=css,
+        parts="\n".join(filter(None, parts)),
+        script=f"<script>{asset('page.js')}</script>" if script else "",
     )
 
 
+def security_policy(*, script: bool, served: bool) -> str:
+    """The Content Security Policy of a page."""
+    rules = ["default-src 'none'", f"style-src {_hash(asset('page.css'))}"]
+    if script:
+        rules.append(f"script-src {_hash(asset('page.js'))}")
+    if served:
+        rules.append("connect-src 'self'")
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
+
+
+@cache
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def drawing(labels: str, plot: str, *, width: int, height: float, title: str, attributes: str = "") -> str:
+def drawing(
+    labels: str, plot: str, *, width: int, height: float, title: str, attributes: str = "", kind: str = "drawing"
+) -> str:
     """An inline SVG in two parts: labels of `width` pixels, and the plot, which takes the rest of the line.
 
-    `title`: what the plot shows, for who cannot see it. `attributes`: more of the plot's.
+    `title`: what the plot shows, for who cannot see it. `attributes`: more of the plot's. `kind`: classes of
+    the whole; the script lets a `zoomable` one be zoomed.
     """
     return (
-        f'<div class="drawing"><svg class="labels" width="{width}" height="{height}" aria-hidden="true">{labels}</svg>'
+        f'<div class="{kind}"><svg class="labels" width="{width}" height="{height}" aria-hidden="true">{labels}</svg>'
         f'<div class="plot"><svg width="100%" height="{height}" role="img" aria-label="{escape(title)}"{attributes}>'
         f"{plot}</svg></div></div>"
     )
@@ -90,9 +104,8 @@ def note(text: str, kind: str = "note") -> str:
 
 def table_html(table: HtmlTable) -> str:
     """The table as a fragment of HTML; one that is too wide scrolls by itself."""
-    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
     rows = [list(map(escape, row)) for row in table.rows]
-    return table_of_cells(list(map(escape, table.header)), rows, table.right, caption=caption)
+    return table_of_cells(list(map(escape, table.header)), rows, table.right, caption=escape(table.title))
 
 
 def table_of_cells(
@@ -102,16 +115,28 @@ def table_of_cells(
     *,
     kind: str = "table",
     caption: str = "",
+    hidden: bool = False,
 ) -> str:
-    """A table of fragments of HTML: header and rows of cells. `kind`: classes of what is round the table."""
+    """A table of fragments of HTML: header and rows of cells. `kind`: classes of what is round the table. `hidden`: the
+    caption is for screen readers, since a title above says the same. A cell that is a whole element `<td`, and a row
+    that is one string, a whole `<tr`, stay as they are."""
 
-    def cells(row: Sequence[str], tag: str) -> str:
-        kinds = [' class="right"' if place in right else "" for place in range(len(row))]
-        return "".join(f"<{tag}{each}>{cell}</{tag}>" for each, cell in zip(kinds, row, strict=True))
+    def cell(place: int, text: str) -> str:
+        return text if text.startswith("<td") else f"<td{_RIGHT if place in right else ''}>{text}</td>"
 
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    head = f"<thead><tr>{cells(header, 'th')}</tr></thead>"
-    return f'<div class="{kind}"><table>{caption}{head}<tbody>{body}</tbody></table></div>'
+    def line(row: Sequence[str]) -> str:
+        return row if isinstance(row, str) else f"<tr>{''.join(cell(*each) for each in enumerate(row))}</tr>"
+
+    titles = "".join(
+        f'<th scope="col"{_RIGHT if place in right else ""}>{text}</th>' for place, text in enumerate(header)
+    )
+    told = f"<caption{_HIDDEN if hidden else ''}>{caption}</caption>" if caption else ""
+    body = "".join(map(line, rows))
+    return f'<div class="{kind}"><table>{told}<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+_RIGHT = ' class="right"'
+_HIDDEN = ' class="hidden"'
 
 
 def visible(text: object, most: int) -> str:

@@ -1,22 +1,25 @@
 """The page of what goes on now: one self-contained HTML file that a browser looks at again by itself.
 
 Nothing is loaded. `now_page` draws the answer of `GET /v1/overview`; `Recent` keeps the events of the last hours
-between two answers. Names and reasons are text of strangers: they go through `html`.
+between two answers. Names and reasons are text of strangers: they go through `html`. `hpcdl web` serves the same page.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from hpcdl.core.model.gpu_use import GpuUse, gpu_use
 from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.units import GpuRef, count, fold_nodes, seconds_text
-from hpcdl.report.grid import MOST_TILES, gpu_now, grid, grid_legend
+from hpcdl.report.clock import Local, clock_text, moment_text
+from hpcdl.report.grid import MOST_TILES, Hrefs, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
 from hpcdl.report.html import document, html, links_html, note, table_of_cells, visible
+from hpcdl.report.names import breakable, job_colour, job_mark, numbers_text, stem
 from hpcdl.report.spans import read_history
-from hpcdl.report.timeline import COLOURS, Scale, draw, timeline_legend
+from hpcdl.report.timeline import Scale, draw, timeline_legend
 
 MOST_LANES = 32
 """GPUs that have a lane of their own in the timeline; of more, the nodes' shares are drawn."""
@@ -29,13 +32,28 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class PageState:
     """The state of the page. `every_s`: it is written again so often, None: it is not. `note`: why it is old,
-    "" where it is not; `over`: nobody will write it again. `moment`: a time as people read it.
+    "" where it is not; `over`: nobody will write it again. `local`: the local time of a moment. `served`: by `hpcdl
+    web`, which has a page for each job and node.
     """
 
     every_s: float | None
-    moment: Callable[[float], str]
+    local: Local
     note: str = ""
     over: bool = False
+    served: bool = False
+
+    @property
+    def hrefs(self) -> Hrefs:
+        """Where its links lead."""
+        return Hrefs("/job/{}", "/node/{}") if self.served else Hrefs("#job-{}")
+
+    def moment(self, at: float) -> str:
+        """A date with its time of day."""
+        return moment_text(at, self.local)
+
+    def clock(self, at: float, now: float) -> str:
+        """A time of day, with the date where it is another day's: a fragment of HTML."""
+        return f'<time title="{self.moment(at)}">{clock_text(at, now, self.local)}</time>'
 
 
 def now_page(answer: Row, history: History, names: Mapping[int, str], shown: PageState) -> str:
@@ -44,33 +62,49 @@ def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Pag
     `answer`: of `GET /v1/overview`; `history`: of the last hours; `names`: of jobs, as they are shown.
     """
     at = float(answer["at"])
-    daemon = answer["status"]["daemon"]
-    title = f"hpcdl on {visible(daemon['host'], 80)}"
     dense = sum(len(node["gpus"]) for node in answer["nodes"]) > MOST_TILES
+    gpus = grid(answer["nodes"], names, shown.hrefs) + _more(answer, "nodes", "ls nodes") + grid_legend(dense)
     parts = [
-        _head(answer, title, at, shown),
+        _head(answer, at, shown),
         _tiles(answer),
-        _section("GPUs", grid(answer["nodes"], names) + _more(answer, "nodes", "ls nodes") + grid_legend(dense)),
-        _section(f"The last {seconds_text(history.end - history.begin)}", _timeline(history)),
-        _running(answer),
-        _waiting(answer, at),
+        section("gpus", "GPUs", gpus),
+        section("timeline", f"The last {seconds_text(history.end - history.begin)}", lanes(history, shown.local)),
+        _running(answer, at, shown),
+        _waiting(answer, at, shown),
         _failed(answer, at, shown),
-        _notices(answer, shown),
+        _notices(answer, at, shown),
     ]
+    return live_document(page_title(answer), parts, at, shown)
+
+
+def page_title(answer: Row) -> str:
+    """What a page is of."""
+    return f"hpcdl on {visible(answer['status']['daemon']['host'], 80)}"
+
+
+def live_document(title: str, parts: Sequence[str], at: float, shown: PageState) -> str:
+    """A page that says how old it is; a file is read again by the browser, a served page asks for what is new."""
     every = 0 if shown.every_s is None or shown.over else shown.every_s
-    head = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if every else ""
+    head = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if every and not shown.served else ""
     head += '<meta name="referrer" content="no-referrer">'
     stale = ' class="stale"' if shown.note or shown.over else ""
-    return document(title, parts, live=True, root=f' data-at="{at:.3f}" data-every="{every:g}"{stale}', head=head)
+    job = ' data-job-href="/job/"' if shown.served else ' data-job-href="#job-"'
+    root = f' data-at="{at:.3f}" data-every="{every:g}"{job}{stale}'
+    if shown.served:
+        root += " data-served"
+        menu = '<a href="/">Overview</a> <a href="/timeline">Timeline</a>'
+        parts = [f'<nav aria-label="Pages">{menu}</nav>', *parts]
+    return document(title, parts, script=True, served=shown.served, root=root, head=head)
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
-def _section(title: str, inside: str, number: int | None = None) -> str:
+def section(name: str, title: str, inside: str, number: int | None = None) -> str:
+    """A part of the page, with its title; a served page changes part by part."""
     told = "" if number is None else f' <span class="soft">{number}</span>'
-    return f"<section><h2>{title}{told}</h2>{inside}</section>"
+    return f'<section id="{name}"><h2>{title}{told}</h2>{inside}</section>'
 
 
-def _head(answer: Row, title: str, at: float, shown: PageState) -> str:
+def _head(answer: Row, at: float, shown: PageState) -> str:
     daemon = answer["status"]["daemon"]
     words = [f"{html(daemon['policy'], 40)} for {html(daemon['objective'], 40)}"]
     if daemon["pid"]:  # else there is no daemon
@@ -78,17 +112,22 @@ def _head(answer: Row, title: str, at: float, shown: PageState) -> str:
         words.append(f"pid {daemon['pid']}, version {html(daemon['version'], 40)}")
     if daemon["stopping"]:
         words.append('<b class="alarm">stopping</b>')
+    batch = answer["status"].get("batch") or {}
+    return page_head(page_title(answer), at, shown, " · ".join(words), batch.get("troubles", ())[:3])
+
+
+def page_head(title: str, at: float, shown: PageState, under: str, troubles: Sequence[object] = ()) -> str:
+    """Title, time and troubles of a page. `under`: a fragment of HTML below the title."""
     every = f", written every {_every(shown.every_s)}" if shown.every_s and not shown.over else ""
     alarms = []
     if shown.note:
-        alarms.append(f"<b>This is how it was at {html(shown.moment(at))}.</b> {html(shown.note, 400)}")
+        alarms.append(f"<b>This is how it was at {shown.moment(at)}.</b> {html(shown.note, 400)}")
     if shown.over:
         alarms.append("<b>Nobody writes this page any more:</b> hpcdl page was ended.")
-    batch = answer["status"].get("batch") or {}
-    alarms += [html(each, 300) for each in batch.get("troubles", ())[:3]]
-    told = "".join(f'<p class="problems">{each}</p>' for each in alarms)
-    as_of = f'<p class="as-of">as of {html(shown.moment(at))}{every} · <span id="age"></span></p>'
-    return f'<header><h1>{html(title)}</h1>{as_of}<p class="note">{" · ".join(words)}</p></header>{told}'
+    alarms += [html(each, 300) for each in troubles]
+    told = "".join(f'<p class="problems" role="status">{each}</p>' for each in alarms)
+    as_of = f'<p class="as-of">as of {shown.moment(at)}{every} · <span id="age"></span></p>'
+    return f'<header id="head"><h1>{html(title)}</h1>{as_of}<p class="note">{under}</p>{told}</header>'
 
 
 def _every(seconds: float) -> str:
@@ -107,7 +146,7 @@ def _tiles(answer: Row) -> str:
     notices = answer["status"]["notices"]
     figures = [
         (str(whole), "GPU" if whole == 1 else "GPUs", told, _bar(use, whole)),
-        ("–" if use.load is None else f"{use.load:.0f} %", "load now", _load_told(use), ""),
+        ("–" if use.load is None else f"{use.load:.0f} %", "GPU load now", _load_told(use), ""),
         (str(sum(states.get(each, 0) for each in _GOING)), "unfinished jobs", jobs, ""),
         (
             f"{saved} of {len(answer['running'])}",
@@ -124,7 +163,7 @@ def _tiles(answer: Row) -> str:
         number = len(answer["notices"]) + answer["notices_more"]
         figures.append((str(number), "notice" if number == 1 else "notices", told, ""))
     return (
-        '<div class="figures-row">'
+        '<div id="figures" class="figures-row">'
         + "".join(
             f'<div class="figure"><b>{number}</b> {name}{bar}<small>{told}</small></div>'
             for number, name, told, bar in figures
@@ -148,7 +187,7 @@ def _load_told(use: GpuUse) -> str:
     if use.load is None:
         return "no GPU reports its load"
     more = f"; {use.load_held:.0f} % on those held" if use.load_held is not None else ""
-    return f"mean of {count(use.told, 'GPU')}{more}"
+    return f"measured, mean of {count(use.told, 'GPU')}{more}"
 
 
 def _bar(use: GpuUse, whole: int) -> str:
@@ -168,66 +207,160 @@ def _more(answer: Row, what: str, command: str) -> str:
     return note(f"and {left} more: hpcdl {command} lists all of them") if left else ""
 
 
-def _timeline(history: History) -> str:
+def lanes(history: History, local: Local) -> str:
+    """What the GPUs did, with a lane for each or, of many, the shares of nodes."""
     length = history.end - history.begin
     if not history.gpus or not (history.spans or history.warm):
         return note("No GPU was held.")
     if len(history.gpus) <= MOST_LANES and len(history.spans) <= MOST_SPANS:
-        paint = {job.id: job.id % COLOURS for job in history.jobs}
-        return draw(history, Scale(history.begin, length, ago=True), paint) + timeline_legend(history, paint)
-    return heat(history, length, ago=True) + heat_legend()
+        return draw(history, Scale(history.begin, length, local=local)) + timeline_legend(history)
+    return heat(history, length, local=local) + heat_legend()
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
-Columns = Sequence[tuple[str, Callable[[Row], str]]]
-"""Titles, and the cell of a row as a fragment of HTML."""
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of rows of an answer. `cell`: a fragment of HTML; `value`: a number to sort by, where the text is none;
+    `right`: it is of numbers."""
+
+    title: str
+    cell: Callable[[Row], str]
+    value: Callable[[Row], float | None] | None = None
+    right: bool = False
+
+    def td(self, row: Row) -> str:
+        """The cell of a row; it has its title where there is no room for a table."""
+        kind = ' class="right"' if self.right else ""
+        number = self.value(row) if self.value is not None else None
+        sort = "" if number is None else f' data-v="{number:g}"'
+        return f'<td data-label="{self.title}"{kind}{sort}>{self.cell(row)}</td>'
 
 
-def _listed(
-    title: str, rows: Sequence[Row], columns: Columns, right: Iterable[int], more: str, number: int | None
-) -> str:
-    """A section with a table of rows of the answer. `right`: columns of numbers; `number`: how many there are."""
-    cells = [[cell(row) for _, cell in columns] for row in rows]
-    table = table_of_cells([name for name, _ in columns], cells, frozenset(right), kind="table wide")
-    return _section(title, table + more, number)
+def listed(title: str, rows: Iterable[Row], columns: Sequence[TableColumn]) -> str:
+    """A table of rows of an answer; a row with `heading` is a heading of those below it."""
+    lines = []
+    for row in rows:
+        if "heading" in row:
+            lines.append(
+                f'<tr class="heading"><th scope="rowgroup" colspan="{len(columns)}">{row["heading"]}</th></tr>'
+            )
+        else:
+            anchor = f' id="job-{row["id"]}"' if isinstance(row.get("id"), int) else ""
+            lines.append(f"<tr{anchor}>{''.join(column.td(row) for column in columns)}</tr>")
+    right = frozenset(place for place, column in enumerate(columns) if column.right)
+    titles = [column.title for column in columns]
+    return table_of_cells(titles, lines, right, kind="table wide", caption=title, hidden=True)
 
 
-def _running(answer: Row) -> str:
+def job_name(row: Row, at: str | None = None) -> str:
+    """A job's name, with its tags and links below it, as a fragment of HTML. `at`: what stands in its place."""
+    tags = html(" ".join(map(str, row.get("tags") or ())), 200)
+    more = " ".join(filter(None, (tags, links_html(row.get("links") or {}))))
+    name = f"<b>{breakable(row['name'] if at is None else at, 120)}</b>"
+    return name + (f'<br/><small class="soft">{more}</small>' if more else "")
+
+
+def swept(row: Row) -> str:
+    """What distinguishes a member of a sweep: `lr=0.1 bs=32`; "" of any other job."""
+    return " ".join(f"{name}={value}" for name, value in (row.get("sweep") or {}).items())
+
+
+def _running(answer: Row, at: float, shown: PageState) -> str:
     rows, left = answer["running"], answer["running_more"]
     if not rows:
-        return _section("Running", note("No job holds a GPU."), 0)
-    columns: Columns = (
-        ("Job", lambda row: f"{_mark(row['id'])} {row['id']}"),
-        ("", _name),
-        ("State", lambda row: html(row["state"], 20)),
-        ("GPUs", lambda row: str(row["gpus"])),
-        ("On", lambda row: _long(fold_nodes(str(name) for name in row["on"]), 24)),
-        ("Progress", _progress),
-        ("Steps/s", lambda row: _rate(row.get("rate"))),
-        ("Saved", _saved),
-        ("Done in", lambda row: _band(row, "eta_s", "eta_low_s", "eta_high_s")),
-        ("Why", lambda row: _long(row.get("reason", ""), 90)),
+        return section("running", "Running", note("No job holds a GPU."), 0)
+    columns = (
+        TableColumn("Job", lambda row: f"{job_mark(row['id'])} {shown.hrefs.job_link(row['id'], str(row['id']))}"),
+        TableColumn("Name", lambda row: job_name(row, row.get("shown"))),
+        TableColumn("State", lambda row: html(row["state"], 20)),
+        TableColumn("GPUs", lambda row: str(row["gpus"]), right=True),
+        TableColumn("On", lambda row: breakable(fold_nodes(str(name) for name in row["on"]), 60)),
+        TableColumn("Progress", progress_bar, lambda row: row["step"] / row["total"] if _has_progress(row) else -1.0),
+        TableColumn("Steps/s", lambda row: _rate(row.get("rate")), right=True),
+        TableColumn("Saved", _saved, lambda row: row.get("saved_step") or -1.0),
+        TableColumn("Done", lambda row: _then(row, "eta", at, shown), lambda row: row.get("eta_s")),
+        TableColumn("Why", lambda row: _long(row.get("reason", ""), 90)),
     )
     text = f"and {count(left, 'more job')} that hold fewer GPUs: hpcdl ls lists all of them"
-    return _listed("Running", rows, columns, (3, 6), note(text) if left else "", len(rows) + left)
+    table = listed("Running jobs", _by_array(rows, answer.get("arrays") or {}), columns)
+    return section("running", "Running", table + (note(text) if left else ""), len(rows) + left)
 
 
-def _waiting(answer: Row, at: float) -> str:
+def _by_array(rows: Sequence[Row], arrays: Mapping[str, Row]) -> Iterable[Row]:
+    """The members of an array below a heading, each by what differs."""
+    order = {row["array"] if row.get("array") else -row["id"]: None for row in rows}
+    groups: dict[int, list[Row]] = {key: [] for key in order}
+    for row in rows:
+        groups[row["array"] if row.get("array") else -row["id"]].append(row)
+    for key, members in groups.items():
+        if len(members) == 1:
+            yield members[0]
+            continue
+        of = arrays.get(str(key)) or {}
+        waits = f", {of['waiting']} wait" if of.get("waiting") else ""
+        name = breakable(stem([str(row["name"]) for row in members]), 120)
+        yield {"heading": f'{name} <span class="soft">array {key}: {len(members)} hold GPUs{waits}</span>'}
+        for row in members:
+            yield {**row, "shown": swept(row) or row["name"]}
+
+
+def _folded(rows: Sequence[Row], arrays: Mapping[str, Row]) -> Iterable[Row]:
+    """One row for those of an array that wait alike: with their ids, their number and what differs."""
+
+    def alike(row: Row) -> tuple[Any, ...]:
+        return (row["array"], row["state"], bool(row.get("held"))) if row.get("array") else (row["id"],)
+
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(alike(row), []).append(row)
+    for members in groups.values():
+        first = members[0]
+        of = arrays.get(str(first.get("array")))
+        if len(members) == 1 or of is None:
+            yield from members
+            continue
+        alone = sum(1 for key in groups if key[0] == first["array"]) == 1
+        number = of["waiting"] if alone else len(members)
+        ids = str(of["ids"]) if alone else numbers_text(row["id"] for row in members)
+        differs = " ".join(f"{name}={a}..{b}" for name, a, b in of["varies"]) or "[…]"
+        yield {
+            **first,
+            "ids": ids,
+            "number": number,
+            "shown": stem([str(row["name"]) for row in members]),
+            "differs": differs,
+        }
+
+
+def _waiting(answer: Row, at: float, shown: PageState) -> str:
     rows = answer["waiting"]
     if not rows:
-        return _section("Waiting", note("No job waits."), 0)
-    columns: Columns = (
-        ("Job", lambda row: str(row["id"])),
-        ("", _name),
-        ("State", lambda row: html(row["state"], 20) + (" (held)" if row.get("held") else "")),
-        ("GPUs", _asked),
-        ("Since", lambda row: seconds_text(max(0.0, at - row["submitted_at"]))),
-        ("Starts in", lambda row: _band(row, "starts_in_s", "starts_low_s", "starts_high_s")),
-        ("Done in", lambda row: _band(row, "eta_s", "eta_low_s", "eta_high_s")),
-        ("Why", lambda row: _long(row.get("reason", ""), 110)),
+        return section("waiting", "Waiting", note("No job waits."), 0)
+
+    def name(row: Row) -> str:
+        if "number" not in row:
+            return job_name(row)
+        number = f'<span class="soft">{row["number"]} jobs</span>'
+        return f"{job_name(row, row['shown'])} {breakable(row['differs'])} {number}"
+
+    columns = (
+        TableColumn(
+            "Job",
+            lambda row: shown.hrefs.job_link(row["id"] if shown.served else 0, html(row.get("ids", row["id"]), 60)),
+        ),
+        TableColumn("Name", name),
+        TableColumn("State", lambda row: html(row["state"], 20) + (" (held)" if row.get("held") else "")),
+        TableColumn("GPUs", _asked, right=True),
+        TableColumn("Since", lambda row: shown.clock(row["submitted_at"], at), lambda row: row["submitted_at"]),
+        TableColumn("Starts", lambda row: _then(row, "starts", at, shown), lambda row: row.get("starts_in_s")),
+        TableColumn("Done", lambda row: _then(row, "eta", at, shown), lambda row: row.get("eta_s")),
+        TableColumn("Why", lambda row: _long(row.get("reason", ""), 110)),
     )
     number = len(rows) + answer["waiting_more"]
-    return _listed("Waiting", rows, columns, (3, 4), _more(answer, "waiting", "ls"), number)
+    folded = list(_folded(rows, answer.get("arrays") or {}))
+    left = number - sum(row.get("number", 1) for row in folded)
+    more = note(f"and {left} more: hpcdl ls lists all of them") if left > 0 else ""
+    return section("waiting", "Waiting", listed("Waiting jobs", folded, columns) + more, number)
 
 
 def _failed(answer: Row, at: float, shown: PageState) -> str:
@@ -235,43 +368,54 @@ def _failed(answer: Row, at: float, shown: PageState) -> str:
         return ""
 
     def when(row: Row) -> str:
-        if row.get("finished_at") is None:
-            return "–"
-        ago = seconds_text(max(0.0, at - row["finished_at"]))
-        return f'<span title="{html(shown.moment(row["finished_at"]))}">{ago} ago</span>'
+        return "–" if row.get("finished_at") is None else shown.clock(row["finished_at"], at)
 
-    columns: Columns = (
-        ("Job", lambda row: str(row["id"])),
-        ("", _name),
-        ("When", when),
-        ("Cause", lambda row: html(row.get("cause", "–"), 40)),
-        ("Exit", lambda row: html(row.get("exit_code", "–"), 20)),
-        ("What happened", lambda row: _long(row.get("detail", ""), 140)),
+    columns = (
+        TableColumn("Job", lambda row: shown.hrefs.job_link(row["id"] if shown.served else 0, str(row["id"]))),
+        TableColumn("Name", job_name),
+        TableColumn("When", when, lambda row: row.get("finished_at")),
+        TableColumn("Cause", lambda row: html(row.get("cause", "–"), 40)),
+        TableColumn("Exit", lambda row: html(row.get("exit_code", "–"), 20), right=True),
+        TableColumn("What happened", lambda row: _long(row.get("detail", ""), 140)),
     )
-    return _listed("Failed last", answer["failed"], columns, (4,), "", None)
+    return section("failed", "Failed last", listed("Jobs that failed last", answer["failed"], columns))
 
 
-def _notices(answer: Row, shown: PageState) -> str:
+def _notices(answer: Row, at: float, shown: PageState) -> str:
     rows = [{**row, **each} for row in answer["notices"] for each in row["destinations"]]
     if not rows:
         return ""
-    columns: Columns = (
-        ("Id", lambda row: str(row["id"])),
-        ("At", lambda row: html(shown.moment(row["at"]))),
-        ("Kind", lambda row: html(row["kind"], 20)),
-        ("To", lambda row: _long(row["destination"], 40)),
-        ("State", lambda row: html(row["state"], 20)),
-        ("Text", lambda row: _long(row["text"], 80)),
-        ("Why", lambda row: _long(row["why"], 80)),
+
+    def alike(row: Row) -> tuple[str, ...]:
+        return (row["kind"], row["destination"], row["state"], row["why"])
+
+    folded = [list(group) for _, group in groupby(sorted(rows, key=alike), alike)]
+    lines = [{**group[-1], "group": group} for group in folded]
+
+    def when(row: Row) -> str:
+        times = [each["at"] for each in row["group"]]
+        last = shown.clock(max(times), at)
+        first = shown.clock(min(times), at)
+        return last if clock_text(min(times), at, shown.local) in last else f"{first} to {last}"
+
+    def what(row: Row) -> str:
+        number = len(row["group"])
+        told = _long(row["text"], 80)
+        return told if number == 1 else f"<b>{number} times</b>, the last: {told}"
+
+    columns = (
+        TableColumn("Notification", lambda row: numbers_text({each["id"] for each in row["group"]})),
+        TableColumn("At", when, lambda row: row["at"]),
+        TableColumn("Kind", lambda row: html(row["kind"], 20)),
+        TableColumn("To", lambda row: breakable(row["destination"], 80)),
+        TableColumn("State", lambda row: html(row["state"], 20)),
+        TableColumn("Text", what),
+        TableColumn("Why", lambda row: _long(row["why"], 120)),
     )
-    more = _more(answer, "notices", "notices")
-    return _listed("Notifications not delivered", rows[:40], columns, (), more, None)
-
-
-def _mark(job: int) -> str:
-    """The job's colour in the grid and the timeline."""
-    full = '<rect width="10" height="10" rx="2" class="full"/>'
-    return f'<svg width="10" height="10" class="gpu c{job % COLOURS}" aria-hidden="true">{full}</svg>'
+    without_anchor = [{key: value for key, value in row.items() if key != "id"} for row in lines[:40]]
+    more = _more(answer, "notices", "notifications")
+    title = "Notifications not delivered"
+    return section("notifications", title, listed(title, without_anchor, columns) + more)
 
 
 def _long(text: object, most: int) -> str:
@@ -280,14 +424,12 @@ def _long(text: object, most: int) -> str:
     return html(plain, most) if len(plain) <= most else f'<span title="{html(plain, 1000)}">{html(plain, most)}</span>'
 
 
-def _name(row: Row) -> str:
-    """The job's name, with its tags and links below it."""
-    tags = html(" ".join(map(str, row.get("tags") or ())), 200)
-    more = " ".join(filter(None, (tags, links_html(row.get("links") or {}))))
-    return _long(row["name"], 40) + (f'<br><small class="soft">{more}</small>' if more else "")
+def _has_progress(row: Row) -> bool:
+    return row.get("step") is not None and bool(row.get("total"))
 
 
-def _progress(row: Row) -> str:
+def progress_bar(row: Row) -> str:
+    """How far a job is."""
     step, total = row.get("step"), row.get("total")
     if step is None:
         return "–"
@@ -295,8 +437,9 @@ def _progress(row: Row) -> str:
         return f"step {step}"
     part = max(0.0, min(1.0, step / total))
     return (
-        f'<svg width="90" height="9" class="progress c{row["id"] % COLOURS}"><rect width="100%" height="100%" rx="2" '
-        f'class="empty"/><rect width="{100 * part:.1f}%" height="100%" rx="2" class="full"/></svg> '
+        f'<svg width="90" height="9" class="progress {job_colour(row["id"])}" aria-hidden="true">'
+        f'<rect width="100%" height="100%" rx="2" class="empty"/>'
+        f'<rect width="{100 * part:.1f}%" height="100%" rx="2" class="full"/></svg> '
         f'<span title="step {step} of {total}">{100 * part:.0f} %</span>'
     )
 
@@ -312,13 +455,16 @@ def _saved(row: Row) -> str:
     return f"step {saved}" if step is None or step <= saved else f"step {saved}, {count(step - saved, 'step')} ago"
 
 
-def _band(row: Row, expected: str, low: str, high: str) -> str:
-    if row.get(expected) is None:
+def _then(row: Row, what: str, at: float, shown: PageState) -> str:
+    """When something is expected: the time of day, how long until then, and the band of that."""
+    expected = row.get("eta_s" if what == "eta" else f"{what}_in_s")
+    if expected is None:
         return "–"
-    told = _about(row[expected])
-    if row.get(low) is None or row.get(high) is None or _about(row[low]) == _about(row[high]):
-        return told
-    return f'{told} <span class="soft">({_about(row[low])} to {_about(row[high])})</span>'
+    low, high = row.get(f"{what}_low_s"), row.get(f"{what}_high_s")
+    told = f"in {_about(expected)}"
+    if low is not None and high is not None and _about(low) != _about(high):
+        told += f" ({_about(low)} to {_about(high)})"
+    return f'{shown.clock(at + expected, at)} <span class="soft">{told}</span>'
 
 
 def _about(seconds: float) -> str:

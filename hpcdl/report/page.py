@@ -1,20 +1,23 @@
-"""One self-contained HTML page: timelines of runs below each other on one time scale, and tables.
+"""Self-contained HTML pages of what happened: of one ledger, and of runs below each other on one time scale.
 
-No script, nothing to load. `live` is the page of what goes on now.
+Nothing to load. `live` is the page of what goes on now.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import groupby
 from typing import Any
 
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import count, seconds_text
+from hpcdl.report.account import account, story_of_rows
+from hpcdl.report.clock import Local, clock_text
 from hpcdl.report.history import History
-from hpcdl.report.html import HtmlTable, document, note, table_html
+from hpcdl.report.html import HtmlTable, document, html, note, table_html, table_of_cells
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
-from hpcdl.report.spans import read_history
+from hpcdl.report.names import breakable, job_mark
+from hpcdl.report.stacked import summary
 from hpcdl.report.timeline import Scale, draw, timeline_legend
 
 UTILISATION = (
@@ -24,6 +27,10 @@ UTILISATION = (
     "held. Neither is the load that hpcdl top and hpcdl page show: what the GPUs measured a moment ago. "
     "Lost is the time from a policy's request to suspend until the job trains again."
 )
+
+
+MOST_WAITING = 20
+"""Jobs without a GPU that a timeline's table lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +43,50 @@ class ReportedRun:
     factor: float = 1.0
 
 
-def timeline_page(
-    event_rows: Iterable[Mapping[str, Any]], title: str, profiles: Mapping[str, Profile] | None = None
-) -> str:
-    """The page of one run from event rows as `GET /v1/events` answers them, oldest first. See `render`."""
-    return render([ReportedRun("", read_history(event_rows), profiles or {})], title)
+def timeline_page(event_rows: Iterable[Mapping[str, Any]], title: str, local: Local | None = None) -> str:
+    """The page of one run from event rows as `GET /v1/events` answers them, oldest first. `local`: the local time of a
+    moment; without it times count from the first submit. Its figures are those of `hpcdl report`.
+    """
+    story = story_of_rows(event_rows)
+    history = story.history
+    parts = [f"<h1>{escape(title)}</h1>"]
+    if history.jobs:
+        makespan = f"Makespan {long_text(history.end - history.begin)}. "
+        parts.append(note(makespan + summary(account(story, until=story.watch.last_at)), "figures"))
+        length = history.end - history.begin or 1.0
+        parts += [draw(history, Scale(history.begin, length, local=local)), timeline_legend(history)]
+        measures = measure(history)
+        waits = [job.id for job in measures.jobs if job.start_s is None]
+        left_out = frozenset(waits[MOST_WAITING:])
+        shown = tuple(job for job in measures.jobs if job.id not in left_out)
+        parts.append(_linked(job_table(replace(measures, jobs=shown), 1.0, history.begin, local)))
+        if left_out:
+            parts.append(note(f"{count(len(left_out), 'more job')} held no GPU yet."))
+    else:
+        parts.append(note("No job was submitted yet."))
+    return document(title, parts, script=True, root=' data-job-href="#job-"')
+
+
+_RIGHT = ' class="right"'
+
+
+def _linked(table: HtmlTable) -> str:
+    """The table of jobs, each with its colour, and where a click on its bar leads."""
+    rows = []
+    for number, name, *rest in table.rows:
+        cells = "".join(
+            f"<td{_RIGHT if at in table.right else ''}>{html(text)}</td>" for at, text in enumerate(rest, 2)
+        )
+        first = f'<td class="right">{job_mark(int(number))} {number}</td><td>{breakable(name)}</td>'
+        rows.append(f'<tr id="job-{number}">{first}{cells}</tr>')
+    return table_of_cells(table.header, rows, table.right, caption="Jobs", hidden=True)
 
 
 def render(runs: Sequence[ReportedRun], title: str, notes: Sequence[str] = (), tables: Sequence[HtmlTable] = ()) -> str:
-    """The page: title, notes, tables, then every run with its drawing and measures. The same input, the same page."""
+    """The page: title, the drawing of every run, then notes, tables and the measures of each run. The same input, the
+    same page."""
     longest = max(((run.history.end - run.history.begin) * run.factor for run in runs), default=0.0)
-    parts = [f"<h1>{escape(title)}</h1>", *map(note, notes)]
-    parts += [table_html(table) for table in tables]
+    parts, measured = [f"<h1>{escape(title)}</h1>"], []
     for run in runs:
         history, factor = run.history, run.factor
         measures = measure(history, run.profiles)
@@ -57,12 +96,12 @@ def render(runs: Sequence[ReportedRun], title: str, notes: Sequence[str] = (), t
         if history.jobs:
             parts.append(note(_figures(measures, factor), "figures"))
             parts += [draw(history, Scale(history.begin, longest or 1.0, factor)), timeline_legend(history)]
-            parts.append(table_html(job_table(measures, factor)))
+            measured.append(table_html(replace(job_table(measures, factor), title=run.name)))
         else:
             parts.append(note("No job was submitted yet."))
         parts.append("</section>")
-    parts.append(note(UTILISATION))
-    return document(title, parts)
+    parts += [*map(note, notes), *map(table_html, tables), *measured, note(UTILISATION)]
+    return document(title, parts, script=True)
 
 
 def _figures(measures: RunMeasures, factor: float) -> str:
@@ -90,19 +129,25 @@ def gpus_text(job: JobMeasures) -> str:
     return " → ".join(str(number) for number, _ in groupby(number for _, number in job.gpus if number))
 
 
-def job_table(measures: RunMeasures, factor: float) -> HtmlTable:
-    """The table of jobs; times are multiplied by `factor`."""
+def job_table(measures: RunMeasures, factor: float, begin: float = 0.0, local: Local | None = None) -> HtmlTable:
+    """The table of jobs; times are multiplied by `factor`. `local`: starts and ends are times of day of a run that
+    began at `begin`."""
 
     def text(seconds: float | None) -> str:
         return "–" if seconds is None else f"{seconds * factor:.0f}"
+
+    def moment(seconds: float | None) -> str:
+        if local is None or seconds is None:
+            return text(seconds)
+        return clock_text(begin + seconds, begin + measures.makespan_s, local, seconds=True)
 
     rows = tuple(
         (
             str(job.id),
             job.name,
             job.state.value if job.state is not None else "not finished",
-            text(job.start_s),
-            text(job.end_s),
+            moment(job.start_s),
+            moment(job.end_s),
             text(job.wait_s),
             text(job.jct_s),
             gpus_text(job) or "–",
@@ -111,5 +156,6 @@ def job_table(measures: RunMeasures, factor: float) -> HtmlTable:
         )
         for job in measures.jobs
     )
-    header = ("Id", "Job", "State", "Start, s", "End, s", "Wait, s", "JCT, s", "GPUs", "Suspends", "Lost, s")
+    start, end = ("Start, s", "End, s") if local is None else ("Start", "End")
+    header = ("Id", "Job", "State", start, end, "Wait, s", "JCT, s", "GPUs", "Suspends", "Lost, s")
     return HtmlTable("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9}))

@@ -8,12 +8,13 @@ from html import escape
 
 from hpcdl.core.model.units import count
 from hpcdl.report.account import NAMES, Account, AccountLine, Shares
-from hpcdl.report.html import HtmlTable, document, drawing, legend, note, table_html
+from hpcdl.report.html import document, drawing, legend, note, table_of_cells
+from hpcdl.report.names import breakable, job_mark, short_names
 
 MOST = 200
 """Bars in one drawing; the largest ones are drawn, and all are in the table."""
 
-COLOURS = {"useful": "p2", "starting": "p5", "saving": "p0", "rescaling": "p6", "lost": "p1", "idle": "bar"}
+COLOURS = {"useful": "p2", "starting": "p4", "saving": "p0", "rescaling": "p6", "lost": "p1", "idle": "bar"}
 _TITLES = {"job": "Jobs", "array": "Arrays", "user": "Users", "tag": "Tags", "day": "Days", "policy": "Policies"}
 _ROW = 24
 _LABELS = 190
@@ -27,7 +28,7 @@ def account_page(title: str, told: str, accounts: Sequence[Account]) -> str:
     parts = [f"<h1>{escape(title)}</h1>", note(told), note(summary(first), "figures")]
     for each in accounts:
         parts += [f"<h2>{_TITLES[each.by]}</h2>", _legend(), _drawing(each), _numbers(each)]
-    return document(title, parts)
+    return document(title, parts, script=True)
 
 
 def summary(account: Account) -> str:
@@ -63,13 +64,18 @@ def _drawing(account: Account) -> str:
     if len(lines) > MOST:
         kept = {line.key for line in sorted(lines, key=lambda line: -line.shares.available)[:MOST]}
         lines = tuple(line for line in lines if line.key in kept)
-    longest = max((line.shares.available for line in lines), default=0.0)
+    # GPUs that were idle for a week would flatten the bars of all jobs: theirs is cut.
+    lengths = [line.shares.available for line in lines]
+    longest = max(
+        (length for length, line in zip(lengths, lines, strict=True) if line.key), default=max(lengths, default=0.0)
+    )
+    short = short_names((line.name for line in lines), 20)
     labels, bars = [], []
     for number, line in enumerate(lines):
         y = _ROW * number
         text = label(account.by, line)
-        short = text if len(text) <= 26 else text[:25] + "…"
-        labels.append(f'<text x="0" y="{y + 15}" class="tick">{escape(short)}<title>{escape(text)}</title></text>')
+        shown = text.removesuffix(line.name) + short[line.name]
+        labels.append(f'<text x="0" y="{y + 15}" class="tick">{escape(shown)}<title>{escape(text)}</title></text>')
         bars.append(_bar(line, y, longest))
     height = _ROW * len(lines) + 4
     left_out = len(account.lines) - len(lines)
@@ -79,9 +85,11 @@ def _drawing(account: Account) -> str:
 
 def _bar(line: AccountLine, y: int, longest: float) -> str:
     parts, x = [], 0.0
+    cut = line.shares.available > longest
+    whole = line.shares.available if cut else longest
     for name in NAMES:
         seconds = getattr(line.shares, name)
-        wide = _WIDEST * seconds / longest if longest > 0 else 0.0
+        wide = _WIDEST * seconds / whole if whole > 0 else 0.0
         if wide > 0:
             title = f"{name}: {hours(seconds)} GPU-hours, {_percent(seconds, line.shares)}"
             parts.append(
@@ -90,6 +98,9 @@ def _bar(line: AccountLine, y: int, longest: float) -> str:
             )
         x += wide
     number = f"{hours(line.shares.available)} GPU-h"
+    if cut:
+        number += ", cut"
+        parts.append(f'<text x="{x - 3:.3f}%" y="{y + 17}" class="cut">//</text>')
     parts.append(
         f'<svg x="{x:.3f}%" y="{y}" overflow="visible"><text x="8" y="15" class="value">{escape(number)}</text></svg>'
     )
@@ -108,5 +119,8 @@ def _numbers(account: Account) -> str:
         shares = line.shares
         goodput = "-" if shares.goodput is None else f"{100 * shares.goodput:.1f} %"
         numbers = (hours(shares.available), *(hours(getattr(shares, name)) for name in NAMES))
-        rows.append((label(account.by, line), *numbers, goodput, str(line.suspends), str(line.failures)))
-    return table_html(HtmlTable("", header, tuple(rows), frozenset(range(1, len(header)))))
+        mark = f"{job_mark(int(line.key))} " if account.by in ("job", "array") and line.key else ""
+        name = mark + breakable(label(account.by, line))
+        rows.append((name, *map(escape, numbers), goodput, str(line.suspends), str(line.failures)))
+    title = f"GPU-hours by {account.by}"
+    return table_of_cells(header, rows, frozenset(range(1, len(header))), caption=title, hidden=True)

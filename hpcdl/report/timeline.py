@@ -7,17 +7,17 @@ label lies in an <svg> of its block's size, which cuts it off where it does not 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 
 from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.units import GpuRef, count, seconds_text
+from hpcdl.report.clock import Local, clock_marks, clock_text
 from hpcdl.report.history import History, Phase, Piece, Span, WarmStart
 from hpcdl.report.html import drawing, legend, note
+from hpcdl.report.names import COLOURS, job_colour, short_names
 
 ROW = 26
 GAP = 12
 AXIS = 24
-COLOURS = 10
 _USUAL, _LETTER = 1000, 7.5
 """Pixels: of a drawing in a window of the usual width, and of a letter of a name."""
 SECONDS_UP_TO = 1500.0
@@ -30,13 +30,13 @@ _LONGER = (300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 class Scale:
     """Times to places: `length` seconds, as shown, over the whole width; a second of the events counts `factor`.
 
-    `ago`: the end is now, and the axis says how long ago the rest is.
+    `local`: the axis has times of day; else it counts from the begin.
     """
 
     begin: float
     length: float
     factor: float = 1.0
-    ago: bool = False
+    local: Local | None = None
 
     def shown(self, at: float) -> float:
         """Seconds since the begin, as shown."""
@@ -46,14 +46,19 @@ class Scale:
         """The place of a time, in per cent of the width."""
         return 100.0 * self.shown(at) / self.length
 
+    def text(self, at: float) -> str:
+        """A time as people read it."""
+        if self.local is None:
+            return f"{self.shown(at):.1f} s"
+        return clock_text(at, self.begin + self.length, self.local, seconds=True)
 
-def colours(history: History) -> dict[int, int]:
-    """A colour number for each job, in the order of their ids."""
-    return {job.id: place % COLOURS for place, job in enumerate(history.jobs)}
+    def marks(self) -> list[tuple[float, str]]:
+        """Percents of the width and texts, from left to right."""
+        return axis_marks(self.length) if self.local is None else clock_marks(self.begin, self.length, self.local)
 
 
-def draw(history: History, scale: Scale, paint: dict[int, int] | None = None) -> str:
-    """Labels and plot of one run as an HTML fragment; empty where the history has no GPU. `paint`: as `colours`."""
+def draw(history: History, scale: Scale) -> str:
+    """Labels and plot of one run as an HTML fragment; empty where the history has no GPU."""
     rows = _rows(history)
     if not rows:
         return note("No GPU has joined yet.")
@@ -64,11 +69,12 @@ def draw(history: History, scale: Scale, paint: dict[int, int] | None = None) ->
         for row, y in rows.items()
         if isinstance(row, GpuRef)
     ]
-    paint = colours(history) if paint is None else paint
-    bars = [_block(spans, rows, scale, paint) for spans in _blocks(history.spans)]
-    waits = [_wait(wait, rows, scale, paint) for wait in history.warm]
+    bars = [_block(spans, rows, scale) for spans in _blocks(history.spans)]
+    waits = [_wait(wait, rows, scale) for wait in history.warm]
     plot = "".join([_axis(scale, height), *lanes, *bars, *waits])
-    return drawing("".join(labels), plot, width=64, height=height + AXIS, title="GPUs by job over time")
+    return drawing(
+        "".join(labels), plot, width=64, height=height + AXIS, title="GPUs by job over time", kind="drawing zoomable"
+    )
 
 
 def _rows(history: History) -> dict[GpuRef | str, int]:
@@ -89,12 +95,14 @@ def _rows(history: History) -> dict[GpuRef | str, int]:
 
 
 def _node_labels(rows: dict[GpuRef | str, int]) -> str:
-    parts = []
-    for node, group in groupby(rows.items(), key=lambda item: item[0] if isinstance(item[0], str) else item[0].node):
-        first = next(iter(group))[1]
-        short = node if len(node) <= 9 else node[:8] + "…"
-        parts.append(f'<text x="0" y="{first - 5}" class="node">{escape(short)}<title>{escape(node)}</title></text>')
-    return "".join(parts)
+    firsts: dict[str, int] = {}
+    for row, y in rows.items():
+        firsts.setdefault(row if isinstance(row, str) else row.node, y)
+    short = short_names(firsts, 9)
+    return "".join(
+        f'<text x="0" y="{first - 5}" class="node">{escape(short[node])}<title>{escape(node)}</title></text>'
+        for node, first in firsts.items()
+    )
 
 
 def _row_label(row: GpuRef | str, y: int) -> str:
@@ -124,10 +132,9 @@ def tick_text(seconds: float, length: float) -> str:
     return f"{seconds / 86400:g} d"
 
 
-def axis_marks(length: float, ago: bool = False) -> list[tuple[float, str]]:
-    """Percents of the width and texts, from left to right."""
-    found = [(100.0 * at / length if length else 0.0, tick_text(at, length)) for at in ticks(length)]
-    return [(100.0 - x, f"{text} ago" if x else "now") for x, text in reversed(found)] if ago else found
+def axis_marks(length: float) -> list[tuple[float, str]]:
+    """Percents of the width and texts, from left to right, of an axis that counts from 0."""
+    return [(100.0 * at / length if length else 0.0, tick_text(at, length)) for at in ticks(length)]
 
 
 def anchor_at(x: float) -> str:
@@ -136,7 +143,7 @@ def anchor_at(x: float) -> str:
 
 
 def _axis(scale: Scale, height: int) -> str:
-    marks = axis_marks(scale.length, scale.ago)
+    marks = scale.marks()
     # Even an SVG narrow enough for a telephone has room for every second label.
     parts = []
     for number, (x, text) in enumerate(marks):
@@ -170,7 +177,7 @@ def _is_behind(span: Span) -> bool:
     return span.pieces[0].role is Role.BACKGROUND
 
 
-def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale, paint: dict[int, int]) -> str:
+def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale) -> str:
     first = spans[0]
     y = rows[GpuRef(first.node, first.gpu)]
     height = ROW * len(spans) - 2
@@ -186,7 +193,8 @@ def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale, paint
     middle = (len(spans) - 1) // 2 * ROW + (ROW - 2) / 2  # of a row, so that no line runs through the name
     label = "" if _is_behind(first) else _label(first, whole, middle + 4)
     return (
-        f'<svg x="{x:.3f}%" y="{y}" width="{whole:.3f}%" height="{height}" class="bar c{paint[first.job]}">'
+        f'<svg x="{x:.3f}%" y="{y}" width="{whole:.3f}%" height="{height}" '
+        f'class="bar {job_colour(first.job)}" data-job="{first.job}">'
         f"<title>{escape(_tooltip(first, scale))}</title>{inner}{lines}"
         f'<rect width="100%" height="100%" class="frame"/>{label}</svg>'
     )
@@ -222,7 +230,7 @@ def _filled(where: str, role: str = "", hatch: str | None = None) -> str:
 def _tooltip(span: Span, scale: Scale) -> str:
     lines = [
         f"{span.name}: job {span.job}, attempt {span.incarnation}, {count(span.gpus, 'GPU')}",
-        f"{scale.shown(span.start_at):.1f} s to {scale.shown(span.end_at):.1f} s",
+        f"{scale.text(span.start_at)} to {scale.text(span.end_at)}",
     ]
     for piece in span.pieces:
         lasted = (piece.end - piece.begin) * scale.factor
@@ -233,24 +241,27 @@ def _tooltip(span: Span, scale: Scale) -> str:
     return "\n".join(lines)
 
 
-def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: dict[int, int]) -> str:
+def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale) -> str:
     x, width = scale.place(wait.start_at), scale.place(wait.end_at) - scale.place(wait.start_at)
     end = "opened" if wait.opened else "not used"
     title = f"{wait.name}: job {wait.job}, attempt {wait.incarnation}, at the gate, {end}"
     return (
         f'<svg x="{x:.3f}%" y="{rows[wait.node] + 5}" width="{max(width, 0.05):.3f}%" height="{ROW - 12}" '
-        f'class="bar c{paint[wait.job]}"><title>{escape(title)}</title>'
+        f'class="bar {job_colour(wait.job)}" data-job="{wait.job}"><title>{escape(title)}</title>'
         f'<rect width="100%" height="100%" class="gate"/><text x="6" y="11" class="name small">{escape(wait.name)}'
         "</text></svg>"
     )
 
 
-def timeline_legend(history: History, paint: dict[int, int] | None = None) -> str:
-    """The legend of a timeline; roles and the gate only where they occur. `paint`: as `colours`."""
-    paint = colours(history) if paint is None else paint
+def timeline_legend(history: History) -> str:
+    """The legend of a timeline; roles and the gate only where they occur."""
     drawn = {span.job for span in history.spans} | {wait.job for wait in history.warm}
     roles = {piece.role for span in history.spans for piece in span.pieces}
-    items = [(f"bar c{paint[job.id]}", _filled(_WHOLE), job.name) for job in history.jobs if job.id in drawn]
+    items = [
+        (f"bar {job_colour(job.id)}", _filled(_WHOLE), f"{job.id} {job.name}")
+        for job in history.jobs
+        if job.id in drawn
+    ]
     if len(items) > COLOURS:
         text = f"{count(len(drawn), 'job')} in {COLOURS} colours: each bar names its job where the mouse rests"
         items = [("", "", text)]

@@ -94,7 +94,7 @@ def test_timeline(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     assert "&lt;resnet&gt;" in page
     assert "other" in page
     assert hpcdl("timeline", "-o", target, "--job", 1, "--json").value["events"] == 2
-    assert "other" not in target.read_text()
+    assert ">other<" not in target.read_text()
     assert hpcdl("timeline", "-o", target, "--quiet").out == f"{target}\n"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["t.html"]
     done = hpcdl("timeline", "-o", target, "--job", 9)

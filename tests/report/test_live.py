@@ -1,6 +1,7 @@
 """The page of what goes on now: what is in it, how large it gets, and that names in it are only names."""
 
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.report import grid
+from hpcdl.report.clock import clock_marks, clock_text
 from hpcdl.report.heat import COLUMNS, shares_of
 from hpcdl.report.html import asset, html, visible
 from hpcdl.report.live import PageState, Recent, now_page
+from hpcdl.report.names import breakable, short_names, stem
 from hpcdl.report.spans import history_of
-from hpcdl.report.timeline import axis_marks
 from tests.report.story import placed, rows
 
 HOSTILE = st.text(max_size=60) | st.sampled_from(
@@ -65,8 +67,12 @@ def answer(**more: Any) -> dict[str, Any]:
 def drawn(told: dict[str, Any], **shown: Any) -> str:
     recent = Recent(3600.0)
     recent.take(told)
-    stands = PageState(10.0, lambda at: f"at {at:g}", **shown)
+    stands = PageState(10.0, utc, **shown)
     return now_page(told, recent.history(told), recent.names, stands)
+
+
+def utc(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
 
 
 class Reader(HTMLParser):
@@ -83,6 +89,8 @@ class Reader(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "wbr":
+            self.text = self.text.removesuffix("\n")
         self.tags.append(tag)
         self.attributes |= {name for name, _ in attrs}
         self.told.append((tag, dict(attrs)))
@@ -103,11 +111,11 @@ def test_what_is_told() -> None:
     ]}  # fmt: skip
     text = Reader(drawn(answer(failed=[failed], notices=[notice], waiting_more=7, running_more=1))).text
     for words in (
-        "hpcdl on login1", "adaptive for jct", "as of at 1000", "2 held, 1 free, 1 excluded or unhealthy",
-        "1 RUNNING, 3 DONE", "1 resnet", "25 %", "2.5", "step 20, 10 steps ago", "1 h 00 min", "(50 min to 2 h 01 min)",
-        "1 to 2", "15 min 00 s",
-        "needs 2 GPUs", "out of memory", "137", "OOM", "1 min 00 s ago", "https://hooks.example", "503",
-        "and 7 more: hpcdl ls", "and 1 more job", "min ago", "now",
+        "hpcdl on login1", "adaptive for jct", "as of 1970-01-01 00:16:40", "2 held, 1 free, 1 excluded or unhealthy",
+        "1 RUNNING, 3 DONE", "1 resnet", "25 %", "2.5", "step 20, 10 steps ago", "in 1 h 00 min (50 min to 2 h 01 min)",
+        "01:16", "1 to 2", "00:01",
+        "needs 2 GPUs", "out of memory", "137", "OOM", "https://hooks.example", "503",
+        "and 7 more: hpcdl ls", "and 1 more job", "00:15",
     ):  # fmt: skip
         assert words in text, words
 
@@ -124,10 +132,10 @@ def test_it_says_when_it_is_old() -> None:
     fresh = Reader(drawn(answer()))
     refresh = [attrs for tag, attrs in fresh.told if tag == "meta" and attrs.get("http-equiv") == "refresh"]
     assert [attrs["content"] for attrs in refresh] == ["10"]
-    assert fresh.told[0][1] == {"lang": "en", "data-at": "1000.000", "data-every": "10"}
+    assert fresh.told[0][1] == {"lang": "en", "data-at": "1000.000", "data-every": "10", "data-job-href": "#job-"}
     away = Reader(drawn(answer(), note="no daemon is running: hpcdl daemon start"))
     assert away.told[0][1]["class"] == "stale"
-    assert "This is how it was at at 1000." in away.text
+    assert "This is how it was at 1970-01-01 00:16:40." in away.text
     assert "no daemon is running" in away.text
     over = Reader(drawn(answer(), over=True))
     assert over.told[0][1]["class"] == "stale"
@@ -163,10 +171,11 @@ def test_names_and_reasons_are_only_text(name: str, other: str, reason: str) -> 
         return Reader(drawn(told, note=reason or "x"))
 
     tame, found = page("a" * 50, "b" * 300, "c" * 300), page(name, other, reason)
-    unlike = {"span", "text", "tspan", "title"}  # where a text is cut, the rest is in a title
+    unlike = {"span", "text", "tspan", "title", "wbr"}  # where a text is cut, the rest is in a title
     assert [tag for tag in found.tags if tag not in unlike] == [tag for tag in tame.tags if tag not in unlike]
     assert found.attributes <= tame.attributes
-    assert not found.attributes & {"src", "href", "style", "onload", "onerror", "onmouseover"}
+    assert not found.attributes & {"src", "style", "onload", "onerror", "onmouseover"}
+    assert {attrs["href"] for _, attrs in found.told if "href" in attrs} == {"#job-1"}
     assert found.tags.count("script") == found.tags.count("style") == 1
 
 
@@ -182,7 +191,7 @@ def test_nothing_else_may_run_or_be_fetched() -> None:
     for tag, rule in (("style", "style-src"), ("script", "script-src")):
         (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
         assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'"
-    assert re.search(r"https?://|//\w|url\(\s*['\"]?[^#'\"]", text.replace(asset("live.js"), "")) is None
+    assert re.search(r"https?://|//\w|url\(\s*['\"]?[^#'\"]", text.replace(asset("page.js"), "")) is None
     assert text.index("Content-Security-Policy") < text.index("<title>") < text.index("<style>")
 
 
@@ -252,10 +261,74 @@ def test_another_ledger_begins_anew() -> None:
     assert recent.history(answer(nodes=[])).spans == ()
 
 
-def test_the_axis_tells_how_long_ago() -> None:
-    assert axis_marks(10800.0) == axis_marks(10800.0, ago=False)
-    assert axis_marks(10800.0, ago=True)[-1] == (100.0, "now")
-    assert axis_marks(10800.0, ago=True)[0] == (0.0, "180 min ago")
+@pytest.mark.parametrize(
+    "begin, length, texts",
+    [
+        (1000.0, 40.0, ["00:16:40", "00:16:50", "00:17:00", "00:17:10", "00:17:20"]),
+        (1000.0, 3600.0, ["00:20", "00:30", "00:40", "00:50", "01:00", "01:10"]),
+        (80_000.0, 3 * 3600.0, ["1 Jan 22:30", "23:00", "23:30", "2 Jan 00:00", "00:30", "01:00"]),
+        (1000.0, 3 * 86400.0, ["1 Jan 12:00", "2 Jan 00:00", "12:00", "3 Jan 00:00", "12:00", "4 Jan 00:00"]),
+        (1000.0, 0.0, ["00:16:40"]),
+    ],
+)
+def test_the_axis_has_round_times_of_day(begin: float, length: float, texts: list[str]) -> None:
+    marks = clock_marks(begin, length, utc)
+    assert [text for _, text in marks] == texts
+    assert all(0 <= x <= 100 for x, _ in marks)
+
+
+@pytest.mark.parametrize(
+    "at, text", [(86_399.0, "23:59"), (86_400.0, "00:00"), (-1.0, "1969-12-31 23:59"), (3e6, "4 Feb 17:20")]
+)
+def test_a_time_of_another_day_has_its_date(at: float, text: str) -> None:
+    now = 86_399.0 if at < 86_400 else 86_500.0
+    assert clock_text(at, now, utc) == text
+
+
+def test_long_names_keep_what_distinguishes_them() -> None:
+    names = ["train-resnet50-lr=0.1-bs=32", "train-resnet50-lr=0.1-bs=64", "train-resnet50-lr=0.01-bs=64", "vgg"]
+    shown = short_names(names, 14)
+    assert list(shown.values()) == ["…lr=0.01-bs=64", "…lr=0.1-bs=32", "…lr=0.1-bs=64", "vgg"]
+    alone = short_names(["a-very-long-name-without-any-neighbour-7"], 14)
+    assert set(map(len, alone.values())) == {14}
+    assert all(text.endswith("-7") for text in alone.values())
+    assert breakable("a_b/c=<d>") == "a_<wbr/>b/<wbr/>c=<wbr/>&lt;d&gt;"
+    assert stem(["train.py[1]", "train.py[12]"]) == "train.py"
+    assert stem(["t-0.1-32", "t-0.1-64"]) == "t-0.1"
+
+
+def test_a_job_has_one_colour_everywhere() -> None:
+    text = drawn(told((900.0, ev.StartRequested(17, 1, ("n1",), placed([0]))), nodes=[node("n1", gpu(0, 17))],
+                      running=[RUNNING | {"id": 17}]))  # fmt: skip
+    looks = re.findall(r'class="(?:gpu|bar|progress) (c\d)"', text)
+    assert looks.count("c7") >= 4, "its tile, its bar, its row and its progress"
+    assert "c1" not in looks
+
+
+def test_members_of_an_array_are_told_by_what_differs() -> None:
+    sweep = [RUNNING | {"id": number, "name": f"net[lr={lr}]", "array": 5, "sweep": {"lr": lr}}
+             for number, lr in ((5, "0.1"), (6, "0.03"))]  # fmt: skip
+    waits = [row(number, name=f"net[lr={lr}]", array=5) for number, lr in ((7, "0.01"), (8, "0.003"))]
+    arrays = {"5": {"waiting": 40, "ids": "7-46", "varies": [["lr", "0.01", "0.0001"]]}}
+    text = Reader(drawn(answer(running=sweep, waiting=[*waits, row(99)], waiting_more=38, arrays=arrays))).text
+    for words in ("array 5: 2 hold GPUs, 40 wait", "7-46", "40 jobs"):
+        assert words in text, words
+    joined = text.replace("\n", "")
+    for words in ("lr=0.03", "netlr=0.01..0.0001"):
+        assert words in joined.replace(" ", ""), words
+    assert "more: hpcdl ls lists" not in text, "all of them are in the folded row"
+
+
+def test_notifications_that_fail_alike_are_one_row() -> None:
+    notices = [
+        {"id": number, "kind": "end", "job": number, "text": f"job {number} is DONE", "at": 600.0 + 60 * number,
+         "destinations": [{"destination": "cat", "state": "failing", "attempts": 2, "why": "cat ended with 1"}]}
+        for number in range(1, 14)
+    ]  # fmt: skip
+    text = Reader(drawn(answer(notices=notices))).text
+    assert text.count("cat ended with 1") == 1
+    for words in ("13 times", "1-13", "00:11", "00:23"):
+        assert words in text, words
 
 
 def test_windows_that_are_alike_count_each() -> None:
@@ -272,7 +345,7 @@ def test_tags_and_links_stand_below_the_name() -> None:
     links = {"wandb": 'https://wandb.ai/x?a="><script>', "<b>": "http://h/", "odd": "javascript:alert(1)"}
     text = drawn(answer(running=[RUNNING | {"tags": ["base", "<i>"], "links": links}]))
     assert "base &lt;i&gt;" in text
-    anchors = re.findall("<a [^>]*>", text)
+    anchors = re.findall('<a href="[^#][^>]*>', text)
     assert [re.search('href="([^"]*)"', each)[1] for each in anchors] == [  # type: ignore[index]
         "https://wandb.ai/x?a=&quot;&gt;&lt;script&gt;", "http://h/",
     ]  # fmt: skip

@@ -7,8 +7,8 @@ are left out when they take too long. `report/live` draws it.
 import asyncio
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -18,7 +18,7 @@ from hpcdl.core.controller.controller import Controller
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import Recorded
 from hpcdl.core.model.sharing import holders_of
-from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.units import GpuRef, runs
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.estimates import when, when_json
@@ -33,6 +33,8 @@ from hpcdl.wire.messages import HeartbeatMessage
 MOST_NODES = 2000
 MOST_JOBS = 60
 """Of those that hold GPUs, and of those that wait."""
+MOST_MEMBERS = 5
+"""Waiting jobs of one array that are listed; the page folds them into one row."""
 MOST_FAILED = 12
 NEWEST = 2000
 """So many jobs are looked at for those that failed."""
@@ -49,7 +51,7 @@ Beats = Mapping[str, HeartbeatMessage]
 _KEYS = (
     *("id", "name", "user", "state", "gpus", "gpus_min", "gpus_max", "nodes", "nodes_max", "role", "step", "total"),
     *("saved_step", "submitted_at", "started_at", "reason", "priority", "held", "eta_s", "queue_position", "tags"),
-    "links",
+    *("links", "array"),
 )
 _FAILED_KEYS = ("id", "name", "user", "finished_at", "cause", "detail", "exit_code", "failures", "tags", "links")
 _OF_NODE = ("name", "connected", "lost", "leaving", "until", "reason")
@@ -99,6 +101,7 @@ def _answer(rows: RowBuilder, views: LastViews, state: Json, after: int, records
         (job for number in world.active if (job := world.jobs[number]).running is None),
         key=lambda job: (job.held, rows.queue.position(job) or sys.maxsize, -job.spec.priority),
     )
+    listed = _listed(waiting)
     named = {each.event.job for each in records if isinstance(each.event, ev.JobEvent)}
     named |= {job.id for job in running}
     return {
@@ -108,8 +111,9 @@ def _answer(rows: RowBuilder, views: LastViews, state: Json, after: int, records
         "nodes_more": max(0, len(world.nodes) - MOST_NODES),
         "running": _drawn(rows, views, running[:MOST_JOBS]),
         "running_more": max(0, len(running) - MOST_JOBS),
-        "waiting": _drawn(rows, views, waiting[:MOST_JOBS]),
-        "waiting_more": max(0, len(waiting) - MOST_JOBS),
+        "waiting": _drawn(rows, views, listed),
+        "waiting_more": len(waiting) - len(listed),
+        "arrays": _arrays([*running[:MOST_JOBS], *listed], waiting),
         "failed": [_only(rows.job(job, ()), _FAILED_KEYS) for job in _failed(world)],
         "notices": [notice_row(world, each, now) for each in islice(world.notices.values(), MOST_NOTICES)],
         "notices_more": max(0, len(world.notices) - MOST_NOTICES),
@@ -118,6 +122,50 @@ def _answer(rows: RowBuilder, views: LastViews, state: Json, after: int, records
         "after": after,
         "last": world.seq,
     }
+
+
+def _listed(waiting: Iterable[Job]) -> list[Job]:
+    """The first ones, of each array a few."""
+    found: list[Job] = []
+    members: Counter[int] = Counter()
+    for job in waiting:
+        members[job.spec.array] += 1
+        if not job.spec.array or members[job.spec.array] <= MOST_MEMBERS:
+            found.append(job)
+            if len(found) == MOST_JOBS:
+                break
+    return found
+
+
+def _arrays(listed: Iterable[Job], waiting: Iterable[Job]) -> Json:
+    """Of each array that is listed: how many of it wait, which, and between which values they differ."""
+    members: dict[int, list[Job]] = {job.spec.array: [] for job in listed if job.spec.array}
+    for job in waiting:
+        if job.spec.array in members:
+            members[job.spec.array].append(job)
+    return {str(number): _array(jobs) for number, jobs in sorted(members.items())}
+
+
+def _array(jobs: Sequence[Job]) -> Json:
+    if not jobs:
+        return {"waiting": 0, "ids": "", "varies": []}
+    first, last = min(jobs, key=_by_id), max(jobs, key=_by_id)
+    pairs = zip(first.spec.sweep or _index(first), last.spec.sweep or _index(last), strict=False)
+    varies = [[name, a, b] for (name, a), (_, b) in pairs if a != b]
+    ids = runs(sorted(job.id for job in jobs)) if len(jobs) <= MOST_EVENTS else [(first.id, last.id)]
+    return {
+        "waiting": len(jobs),
+        "ids": ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ids),
+        "varies": varies,
+    }
+
+
+def _by_id(job: Job) -> int:
+    return job.id
+
+
+def _index(job: Job) -> tuple[tuple[str, str], ...]:
+    return (("index", str(job.spec.array_index)),)
 
 
 def _failed(world: World) -> list[Job]:
@@ -136,6 +184,8 @@ def _drawn(rows: RowBuilder, views: LastViews, jobs: Iterable[Job]) -> list[Json
         running = job.running
         row["on"] = list(running.placement.nodes) if running is not None and running.placement is not None else []
         row["rate"] = measured_rate(job, rows.now)
+        if job.spec.sweep:
+            row["sweep"] = dict(job.spec.sweep)
         if time.monotonic() < end:
             band = when_json(when(rows.world, job, rows.profiles, rows.now, views))
             row |= {key: value for key, value in band.items() if value is not None}

@@ -5,6 +5,7 @@ import json
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -105,7 +106,7 @@ def test_each_answer_has_what_is_new() -> None:
     assert second["after"] == first["last"]
     assert {event["seq"] for event in second["events"]}.isdisjoint(event["seq"] for event in first["events"])
     recent.take(second)
-    page = now_page(second, recent.history(second), recent.names, PageState(None, str))
+    page = now_page(second, recent.history(second), recent.names, PageState(None, datetime.fromtimestamp))
     assert "No job holds a GPU." in page
     again = Recent(3600.0)
     again.take(scene.ask())
