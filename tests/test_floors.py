@@ -29,6 +29,7 @@ FLOORS = {
     6: ["daemon"],
     7: ["demo"],
     8: ["__main__", "cli"],
+    9: ["python"],
 }
 # Inside core/: values, then what events do to them, then which events follow, then what decides.
 CORE_FLOORS = ["model", "fold", "rules", "controller"]
@@ -231,8 +232,8 @@ def test_no_files_import_each_other() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
-# Public names of the trainer library: `elastic.World`, and a callback `Suspendable` for each framework.
-TWICE = {"World", "Suspendable"}
+# Public names: `elastic.World`, a callback `Suspendable` for each framework, and `hpcdl.Job`.
+TWICE = {"World", "Suspendable", "Job"}
 SAYS_NOTHING = {"Asked", "Given", "Told", "Found", "Seen", "Wanted", "Stay"}
 
 

@@ -188,13 +188,18 @@ class LazyGroup(click.Group):
         return result
 
 
-def _home(ctx: click.Context, param: click.Parameter, value: str | None) -> Path:
-    try:
-        folder = Path(value).expanduser().absolute() if value else Path.home() / ".hpcdl"
-    except RuntimeError:
-        raise click.UsageError("your home folder is not known: set HPCDL_HOME", ctx) from None
+def home_folder(text: str | None) -> Path:
+    """The daemon's folder of that name, or the default. Raises RuntimeError where the user's home is not known."""
+    folder = Path(text).expanduser().absolute() if text else Path.home() / ".hpcdl"
     # A home that is a link, to scratch say, is its user's own wish; whose the folder behind it is, is checked as ever.
     return folder.resolve() if os.path.islink(folder) else folder
+
+
+def _home(ctx: click.Context, param: click.Parameter, value: str | None) -> Path:
+    try:
+        return home_folder(value)
+    except RuntimeError:
+        raise click.UsageError("your home folder is not known: set HPCDL_HOME", ctx) from None
 
 
 @click.group(

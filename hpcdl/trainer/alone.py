@@ -6,6 +6,7 @@ before what is installed, so it makes way for an hpcdl of the job's own, wholly:
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -31,6 +32,9 @@ if __name__ == "hpcdl" and not _make_way(os.path.dirname(os.path.dirname(os.path
     def __getattr__(name: str) -> object:
         if name.startswith("__") or name == "trainer":
             raise AttributeError(name)
+        trainer = importlib.import_module("hpcdl.trainer")
+        if name in trainer.__all__:
+            return getattr(trainer, name)
         raise AttributeError(
             f"there is no hpcdl.{name} here: {sys.executable} has no hpcdl installed, and the agent gives jobs "
             "hpcdl.trainer alone: pip install hpcdl into it"

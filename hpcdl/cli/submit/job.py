@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -123,17 +124,23 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     return JobRequest(spec, array, given["hold"])
 
 
-def request_of(ctx: click.Context, submit: click.Command, flags: Sequence[str], command: Sequence[str]) -> JobRequest:
+def request_of(
+    ctx: click.Context,
+    submit: click.Command,
+    flags: Sequence[str],
+    command: Sequence[str],
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> JobRequest:
     """The job that submit's options, as they would be typed, and this command say. Raises as `job_request`.
 
     `submit`: the command whose options they are, of which a context of its own is made in place of `ctx`: errors name
-    the command that was typed.
+    the command that was typed. `values`: of options as they are once they are read.
     """
     own = click.Context(submit, info_name=ctx.info_name, parent=ctx.parent)
     if ctx.command is submit:
         own.default_map = ctx.default_map
     click.Command.parse_args(submit, own, [*flags, "--", *command])
-    return job_request(own.params, command, here())
+    return job_request({**own.params, **values}, command, here())
 
 
 def here() -> Path:

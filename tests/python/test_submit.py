@@ -1,0 +1,241 @@
+"""`hpcdl.submit`, `map`, `job` and `jobs` before a daemon that is only its API."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcdl
+from hpcdl.python import options
+from hpcdl.trainer.call import IMPORTS
+from tests.cli.fake import FakeDaemon, row
+
+ROOT = Path(__file__).parents[2]
+SUBMIT: Any = hpcdl.submit  # which a type checker lets one call wrongly
+MAP: Any = hpcdl.map
+
+
+def train(lr: float, epochs: int = 2) -> float:
+    return lr * epochs
+
+
+def clash(model: str, nodes: int = 1) -> str:
+    return model
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("HPCDL_HOME", str(home))
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    monkeypatch.chdir(tmp_path)
+    daemon = FakeDaemon(home).start()
+    yield daemon
+    daemon.close()
+
+
+def entry(fake: FakeDaemon) -> dict[str, Any]:
+    """The job that was submitted last."""
+    body = next(body for method, path, body in reversed(fake.requests) if (method, path) == ("POST", "/v1/jobs"))
+    found: dict[str, Any] = body["jobs"][0]
+    return found
+
+
+def call_of(fake: FakeDaemon) -> dict[str, Any]:
+    """The call that was submitted last."""
+    command = entry(fake)["command"]
+    folder = Path(command[command.index("hpcdl.trainer.call") + 1])
+    found: dict[str, Any] = json.loads((folder / "call.json").read_text())
+    return found
+
+
+def test_options_and_arguments_are_told_apart(fake: FakeDaemon) -> None:
+    job = hpcdl.submit(train, lr=0.1, gpus="1:2", name="first", env={"A": "1"}, tags=["x"], hold=True)
+    assert (job.id, job.home) == (1, fake.home)
+    sent = entry(fake)
+    assert sent["command"][:3] == [sys.executable, "-m", "hpcdl.trainer.call"]
+    assert (sent["name"], sent["gpus_min"], sent["gpus_max"], sent["held"]) == ("first", 1, 2, True)
+    assert sent["tags"] == ["x"]
+    assert ["A", "1"] in sent["env"]
+    assert "SECRET_TOKEN" not in dict(sent["env"])
+    call = call_of(fake)
+    assert (call["module"], call["name"], call["args"], call["keywords"]) == (__name__, "train", [], {"lr": 0.1})
+    _ = hpcdl.submit(train, 0.2, args={"epochs": 5}, options={"steps": 7})
+    assert (entry(fake)["name"], entry(fake)["steps"]) == ("train", 7)
+    assert (call_of(fake)["args"], call_of(fake)["keywords"]) == ([0.2], {"epochs": 5})
+
+
+@pytest.mark.parametrize(
+    ("submit", "kind", "why"),
+    [
+        (lambda: SUBMIT(train), TypeError, r"train\(lr.*missing a required argument: 'lr'; options of the job"),
+        (lambda: SUBMIT(train, lr=1, gpu=2), TypeError, "unexpected keyword argument 'gpu'"),
+        (lambda: SUBMIT(train, lr=1, gpus="many"), hpcdl.SubmitError, "gpus: 'many' is not a number"),
+        (
+            lambda: SUBMIT(train, lr=1, options={"bogus": 1}),
+            hpcdl.SubmitError,
+            "bogus is no option of a job: acc",
+        ),
+        (lambda: SUBMIT(train, lr=1, gpus={1}.pop), hpcdl.SubmitError, "gpus cannot be <built-in"),
+        (lambda: SUBMIT(train, lr=1, hold="yes"), hpcdl.SubmitError, "hold must be True or False, got 'yes'"),
+        (lambda: SUBMIT(train, lr=1, max_parallel=2), hpcdl.SubmitError, "--max-parallel needs --array"),
+        (lambda: SUBMIT(train, lr=1, args={"lr": 2}), hpcdl.SubmitError, "lr is given twice: in args"),
+        (
+            lambda: SUBMIT(clash, model="m"),
+            hpcdl.SubmitError,
+            r"model is an option of a job and an argument of clash: write args=\{'model': ...\}",
+        ),
+        (lambda: SUBMIT("python train.py"), hpcdl.SubmitError, "as a list of words"),
+        (lambda: SUBMIT([]), hpcdl.SubmitError, "give a function, or a command"),
+        (lambda: SUBMIT(["true"], lr=1), hpcdl.SubmitError, "lr is no option of a job"),
+        (lambda: SUBMIT(["true"], python="x"), hpcdl.SubmitError, "python is an option for functions"),
+        (lambda: MAP(train, []), hpcdl.SubmitError, "nothing to map over"),
+        (lambda: MAP(train, {"lr": [1, 1]}), hpcdl.SubmitError, "lr has 1 twice in the sweep"),
+        (lambda: MAP(train, {"lr": []}), hpcdl.SubmitError, "the sweep lr has no values"),
+        (lambda: MAP(train, {"lr": [1]}, args={"lr": 1}), hpcdl.SubmitError, "lr is in the sweep, and an arg"),
+        (lambda: MAP(train, [{"lr": 1}, {"bs": 2}]), TypeError, "missing a required argument: 'lr'"),
+        (lambda: MAP(["true"], [{"lr": 1}]), hpcdl.SubmitError, "for a command give a dict of lists"),
+    ],
+)
+def test_a_wrong_call_is_one_clear_error(
+    fake: FakeDaemon, submit: Callable[[], Any], kind: type[Exception], why: str
+) -> None:
+    with pytest.raises(kind, match=why) as caught:
+        submit()
+    assert "\n" not in str(caught.value)
+    assert not fake.world.jobs
+    assert not list(fake.home.glob("calls/*"))
+
+
+def test_a_name_that_is_both_may_be_either(fake: FakeDaemon) -> None:
+    _ = hpcdl.submit(clash, args={"model": "resnet"}, options={"model": "vit", "nodes": 2})
+    assert (call_of(fake)["keywords"], entry(fake)["model"]) == ({"model": "resnet"}, "vit")
+    assert entry(fake)["nodes"] == 2
+
+
+def test_values_of_options_may_be_pythons(fake: FakeDaemon, tmp_path: Path) -> None:
+    first = hpcdl.submit(["true"])
+    deadline = datetime(2030, 5, 1, 8, 0, tzinfo=UTC)
+    SUBMIT(
+        ["true"], after=[first, 7], gpus=[1, 2, 4], time=timedelta(hours=1), deadline=deadline, cwd=tmp_path, mem=512,
+        links={"wandb": "https://wandb.example/1"}, resumes=True, trainer_library=False, priority=-3, model=None,
+    )  # fmt: skip
+    sent = entry(fake)
+    assert (sent["after"], sent["gpus_counts"], sent["time_s"]) == ([1, 7], [1, 2, 4], 3600.0)
+    assert (sent["deadline"], sent["cwd"], sent["memory_mib"]) == (deadline.timestamp(), str(tmp_path), 512)
+    assert (sent["resumes"], sent["trainer_library"], sent["priority"], sent["model"]) == ("", False, -3, None)
+    assert sent["links"] == [["wandb", "https://wandb.example/1"]]
+
+
+def test_every_typed_option_is_one() -> None:
+    assert set(hpcdl.Options.__annotations__) <= options.names()
+    assert {"gpus", "tag", "tags", "after", "python", "checkpoint_dir"} <= options.names()
+    assert not {"array", "sweep", "file", "json", "strict", "args"} & options.names()
+
+
+def test_a_gate_knows_the_frameworks_of_the_function(fake: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "with_torch.py").write_text("def train():\n    import torch\n")
+    code = "import hpcdl, with_torch; hpcdl.submit(with_torch.train, gate=True)"
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=120)
+    words = ["-m", "hpcdl.trainer.gate", "--import", "torch", "-m", "hpcdl.trainer.call"]
+    assert (entry(fake)["command"][1:7], entry(fake)["gate"]) == (words, True)
+    assert call_of(fake)["path"][0] == str(tmp_path.resolve())
+
+
+def test_a_sweep_is_one_array(fake: FakeDaemon) -> None:
+    swept: dict[str, list[object]] = {"lr": [0.1, "a,b"], "epochs": [1, 2]}
+    jobs = hpcdl.map(train, swept, max_parallel=2)
+    assert [job.id for job in jobs] == [1, 2, 3, 4]
+    sent = entry(fake)
+    assert sent["array"] == {"sweep": {"lr": ["0.1", "a,b"], "epochs": ["1", "2"]}, "max_parallel": 2}
+    assert sent["command"][-4:] == ["--lr", "{lr}", "--epochs", "{epochs}"]
+    assert call_of(fake)["sweep"] == {"lr": {"0.1": 0.1, "a,b": "a,b"}, "epochs": {"1": 1, "2": 2}}
+    hpcdl.map(train, [{"lr": 1}, {"lr": 2}], epochs=5)
+    assert entry(fake)["array"] == {"indices": "0-1"}
+    assert entry(fake)["command"][-1] == "{index}"
+    assert (call_of(fake)["keywords"], call_of(fake)["cases"][1]) == (
+        {"epochs": 5},
+        {"args": [], "keywords": {"lr": 2}},
+    )
+    hpcdl.map(["python", "train.py"], {"lr": [0.1, 0.2]})
+    assert entry(fake)["command"] == ["python", "train.py", "--lr", "{lr}"]
+
+
+def test_a_refused_submit_leaves_no_call(fake: FakeDaemon) -> None:
+    refusal = json.dumps({"schema": 1, "error": "the queue is full", "code": "full"}).encode()
+    fake.answers["/v1/jobs"] = (409, refusal)
+    with pytest.raises(hpcdl.ApiError, match="the queue is full"):
+        _ = hpcdl.submit(train, 1)
+    assert not list(fake.home.glob("calls/*"))
+
+
+def test_without_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCDL_HOME", str(tmp_path / "home"))
+    for ask in (hpcdl.jobs, lambda: hpcdl.submit(["true"]), lambda: hpcdl.submit(train, 1)):
+        with pytest.raises(hpcdl.DaemonAway, match="start one with: hpcdl daemon start"):
+            ask()
+    assert not (tmp_path / "home").exists()
+
+
+def test_doubts_are_warnings(fake: FakeDaemon) -> None:
+    with pytest.warns(UserWarning, match="no-such-program is not a program on PATH here"):
+        _ = hpcdl.submit(["no-such-program"])
+
+
+def test_a_module_that_submits_when_a_job_imports_it_is_told(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(IMPORTS, "train.py")
+    with pytest.raises(hpcdl.SubmitError, match=r"train.py submits jobs when it is imported"):
+        _ = hpcdl.submit(train, 1)
+    assert not fake.world.jobs
+
+
+def test_jobs_that_there_are(fake: FakeDaemon) -> None:
+    fake.world.jobs |= {1: row(1, state="DONE"), 2: row(2)}
+    assert hpcdl.job(2) == hpcdl.jobs()[-1]
+    assert hpcdl.job(2).state == "QUEUED"
+    with pytest.raises(hpcdl.ApiError, match="there is no job 9"):
+        _ = hpcdl.job(9)
+
+
+# --- the package ------------------------------------------------------------------------------------------------------
+
+
+def test_importing_hpcdl_loads_nothing_and_a_name_loads_its_part() -> None:
+    code = (
+        "import sys; import hpcdl; assert 'hpcdl.python' not in sys.modules and 'click' not in sys.modules\n"
+        "hpcdl.steps; assert 'hpcdl.trainer' in sys.modules and 'click' not in sys.modules\n"
+        "hpcdl.submit; assert 'hpcdl.python' in sys.modules\n"
+        "missing = [name for name in dir(hpcdl) if not hasattr(hpcdl, name)]; print(missing, hasattr(hpcdl, 'bogus'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout == "[] False\n"
+
+
+def test_the_package_has_what_its_parts_have() -> None:
+    import hpcdl.python
+    import hpcdl.trainer
+
+    assert set(hpcdl.python.__all__) <= set(dir(hpcdl))
+    assert set(dir(hpcdl)) & set(hpcdl.trainer.__all__) >= set(hpcdl.trainer.__all__) - {"Refused", "StaleIncarnation"}
+
+
+def test_without_what_it_is_installed_with_it_is_one_error() -> None:
+    code = "import hpcdl\ntry: hpcdl.submit\nexcept ImportError as error: print(error)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(
+        "hpcdl.submit needs Python 3.11 and what hpcdl is installed with (pip install hpcdl):"
+    )
