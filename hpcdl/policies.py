@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcdl import adaptive, baselines, genie, harvest, marble, milp, sidecar
 from hpcdl.config.policy_files import register_files
 from hpcdl.core.model.plan import Policies
+from hpcdl.deeppool.policy import DeepPool
 from hpcdl.milp import Reallocation
 
 
@@ -20,6 +21,7 @@ def all_policies(reallocation: Reallocation | None = None, home: Path | None = N
     policies = Policies()
     for package in (adaptive, baselines, sidecar, genie, marble):
         policies.add(*package.POLICIES)
+    policies.add(DeepPool)
     for policy in (*milp.POLICIES, *harvest.POLICIES):
         policies.register(policy.name, partial(policy, reallocation))
     if home is not None:

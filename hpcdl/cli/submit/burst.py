@@ -60,5 +60,6 @@ def _plans(problem: "BurstProblem") -> tuple[StagePlan, ...]:
     for gpus in numbers:
         plan = plan_burst(replace(problem, gpus=gpus))
         if not plans or plan.time_ms < plans[-1].time_ms:
-            plans.append(StagePlan(gpus, plan.time_ms, tuple(layer.gpus for layer in plan.layers)))
+            stage_ms = tuple(float(f"{layer.time_ms:.4g}") for layer in plan.layers)
+            plans.append(StagePlan(gpus, plan.time_ms, tuple(layer.gpus for layer in plan.layers), stage_ms))
     return tuple(plans)

@@ -227,7 +227,8 @@ class Controller:
         """The policy's plan with the backgrounds beside it, checked."""
         seen = sharing.without_backgrounds(view)
         plan = self._decide_foregrounds(policy, seen)
-        shared = sharing.with_backgrounds(view, seen, plan, on=sharing.shares(policy, self.settings.sharing))
+        on, spare = sharing.shares(policy, self.settings.sharing), getattr(policy, "spare_gpus", False)
+        shared = sharing.with_backgrounds(view, seen, plan, on=on, spare=spare)
         if shared is not plan:
             check(shared, view)
         return shared

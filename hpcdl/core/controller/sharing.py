@@ -3,6 +3,7 @@
 A policy plans foregrounds only: in its view (`without_backgrounds`) a background holds nothing, so that it is in
 nobody's way. What the plan leaves waiting may then become one (`with_backgrounds`). A background that gets GPUs by the
 plan while its own are nobody else's stays there, and becomes the foreground: nothing is asked of its trainer.
+Under a policy that leaves GPUs to them (`spare_gpus`) backgrounds also have those that it gives nobody.
 Both are pure. When two jobs may be on one GPU is said in `model/sharing.py`.
 """
 
@@ -59,20 +60,20 @@ def _waiting(job: JobView, now: float) -> JobView:
     )
 
 
-def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool) -> Plan:
+def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool, spare: bool = False) -> Plan:
     """The plan that was made for `seen` (`without_backgrounds` of the view), and what becomes of backgrounds.
 
-    `on`: jobs may be backgrounds; else those that are go.
+    `on`: jobs may be backgrounds; else those that are go. `spare`: they may have GPUs that the plan gives nobody.
     """
     targets = plan.targets
     of = targets.of if isinstance(targets, Targets) else (lambda job: known[job.id])
     known: Mapping[int, Target] = {} if isinstance(targets, Targets) else plan.by_job()
     behind = [job for job in view.jobs if _is_behind(job)]
-    waits = [job for job in view.waiting if _agrees(job) and job.id not in plan.warm] if on else []
+    waits = [job for job in view.waiting if agrees(job) and job.id not in plan.warm] if on else []
     if not behind and not waits:
         return plan
     said = {job.id: of(seen.by_id[job.id]) for job in behind}
-    pairs = _Pairs(view, {target.job: target.placement for target in targets})
+    pairs = _Pairs(view, {target.job: target.placement for target in targets}, spare)
     for job in behind:
         held, wanted = job.placement if job.is_background else job.target, said[job.id]
         if wanted.placement is not None:
@@ -89,12 +90,17 @@ def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool) -> Plan:
     for job in sorted([*waits, *(again if on else ())], key=lambda job: job.order):
         if of(seen.by_id[job.id]).placement is None and (found := pairs.find(job)) is not None:
             said[job.id] = pairs.take(job, found)
+    for job in sorted(behind, key=lambda job: job.order) if spare and on else ():
+        kept = said[job.id].placement
+        if job.is_background and kept == job.placement and kept is not None and (found := pairs.alone(job, kept)):
+            said[job.id] = pairs.take(job, found)
     if isinstance(targets, Targets):
         return replace(plan, targets=targets.of_view(view, said))
     return replace(plan, targets=tuple(said.get(target.job, target) for target in targets))
 
 
-def _agrees(job: JobView) -> bool:
+def agrees(job: JobView) -> bool:
+    """Whether the job may be a background."""
     # Ranks that form memberships come and go by themselves: a background is to be gone at once.
     return job.share is not None and job.share.as_background and job.rescale == "restart"
 
@@ -105,6 +111,8 @@ class _Pairs:
 
     view: View
     placements: Mapping[int, Placement | None]  # of the foregrounds, by job
+    spare: bool = False  # GPUs without a foreground are for backgrounds, too
+    idle: dict[GpuRef, float] = field(default_factory=dict)  # the part of its time that the foreground leaves free
     owners: dict[GpuRef, JobView] = field(init=False)
     nodes: dict[str, NodeView] = field(init=False)
     taken: set[GpuRef] = field(default_factory=set)
@@ -112,6 +120,9 @@ class _Pairs:
     def __post_init__(self) -> None:
         by_id = self.view.by_id
         self.owners = {gpu: by_id[number] for number, place in self.placements.items() for gpu in _gpus(place)}
+        for number, place in self.placements.items():
+            if place is not None and by_id[number].burst:
+                self.idle.update(by_id[number].idle_parts(place))
         self.nodes = {node.name: node for node in self.view.nodes}
 
     def allows(self, job: JobView, gpu: GpuRef) -> bool:
@@ -147,33 +158,52 @@ class _Pairs:
         return all(self.allows(job, gpu) for gpu in held.gpus)
 
     def _runs(self, gpu: GpuRef) -> bool:
-        """Whether the foreground of the GPU is there already and stays, so that a background can start beside it."""
+        """Whether a background can start there: the foreground runs already and stays, or nobody has the GPU."""
         owner = self.owners.get(gpu)
-        if owner is None or owner.leaving or owner.is_background or owner.placement is None:
+        if owner is None:
+            return self.spare and gpu.number in self.view.free.get(gpu.node, ())
+        if owner.leaving or owner.is_background or owner.placement is None:
             return False
         return gpu in owner.placement.gpus and gpu.number in self.view.gpus.get(gpu.node, ())
 
     def find(self, job: JobView) -> Placement | None:
-        """GPUs beside foregrounds for the job; None where there are too few. Most room comes first."""
-        found: list[Share] = []
+        """GPUs for the job as a background; None where there are too few.
+
+        Those come first that are free for most of the time, then those with most room.
+        """
         rooms = []
         for name in self.nodes:
             gpus = [gpu for gpu in self._of(name) if self._runs(gpu) and self.allows(job, gpu)]
             counts = [each for each in job.allowed(len(gpus)) if each <= max(job.best_gpus(len(gpus)), job.gpus_min)]
             if counts:
-                best = sorted(gpus, key=lambda gpu: (-self._room(gpu), gpu.number))[: counts[-1]]
-                rooms.append((-len(best), -min(map(self._room, best)), name, best))
-        for _, _, name, best in sorted(rooms)[: job.nodes]:
-            found.append(Share(name, tuple(sorted(gpu.number for gpu in best))))
+                best = sorted(gpus, key=lambda gpu: (-self._idle(gpu), -self._room(gpu), gpu.number))[: counts[-1]]
+                rooms.append((-len(best), -sum(map(self._idle, best)), -min(map(self._room, best)), name, best))
+        chosen = sorted(rooms)[: job.nodes]
+        found = [Share(name, tuple(sorted(gpu.number for gpu in best))) for *_, name, best in chosen]
         if len(found) < job.nodes:
             return None
         return Placement(tuple(sorted(found, key=lambda share: share.node)), Role.BACKGROUND)
 
+    def alone(self, job: JobView, held: Placement) -> Placement | None:
+        """As many GPUs that nobody has, for a background that shares those that it holds; None where there are none."""
+        if not any(gpu in self.owners for gpu in held.gpus):
+            return None
+        found = self.find(job)
+        if found is None or len(found.gpus) < len(held.gpus) or any(gpu in self.owners for gpu in found.gpus):
+            return None
+        self.taken.difference_update(held.gpus)
+        return found
+
     def _of(self, name: str) -> list[GpuRef]:
         return [GpuRef(name, index) for index in self.nodes[name].gpus]
 
+    def _idle(self, gpu: GpuRef) -> float:
+        return self.idle.get(gpu, 0.0) if gpu in self.owners else 1.0
+
     def _room(self, gpu: GpuRef) -> int:
-        return dict(self.nodes[gpu.node].memory).get(gpu.number, 0) - (self.owners[gpu].gpu_memory_mib or 0)
+        owner = self.owners.get(gpu)
+        taken = 0 if owner is None else owner.gpu_memory_mib or 0
+        return dict(self.nodes[gpu.node].memory).get(gpu.number, 0) - taken
 
     def take(self, job: JobView, placement: Placement) -> Target:
         """Gives the job these GPUs."""

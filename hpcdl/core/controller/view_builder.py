@@ -295,6 +295,7 @@ def _job_view(
         usual=usual,
         share=spec.share,
         gpu_memory_mib=known_memory_mib(job) if spec.share is not None else None,
+        burst=spec.burst,
     )
 
 

@@ -165,12 +165,24 @@ class StagePlan:
     gpus: int  # on all its nodes together
     time_ms: float  # of an iteration, by the planner
     widths: tuple[int, ...]  # GPUs of each stage of its model
+    stage_ms: tuple[float, ...] = ()  # of an iteration in each stage; (): not known
 
     def __post_init__(self) -> None:
         if not self.widths or not all(1 <= width <= self.gpus for width in self.widths):
             raise ValueError(f"a burst-parallel plan for {self.gpus} GPUs must give each stage some of them")
         if not 0 < self.time_ms < math.inf:
             raise ValueError(f"an iteration of a burst-parallel plan must take more than 0 ms, got {self.time_ms}")
+        if self.stage_ms and len(self.stage_ms) != len(self.widths):
+            raise ValueError(f"{len(self.widths)} stages take {len(self.widths)} times, got {len(self.stage_ms)}")
+        if not all(0 <= ms < math.inf for ms in self.stage_ms):
+            raise ValueError("a stage of a burst-parallel plan must take 0 ms or more")
+
+    def idle(self, rank: int) -> float:
+        """The part of an iteration in which the GPU of this rank, from 0, has no stage to run; 0.0: not known."""
+        if not self.stage_ms:
+            return 0.0
+        busy_ms = sum(ms for width, ms in zip(self.widths, self.stage_ms, strict=True) if rank < width)
+        return max(0.0, 1 - busy_ms / self.time_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias, overload
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
-from hpcdl.core.model.job import JobSpec, Sharing
+from hpcdl.core.model.job import JobSpec, Sharing, StagePlan
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
 from hpcdl.core.model.profile import MAX_GPUS, Observations, Profile, UsualJob
 from hpcdl.core.model.sharing import agreement_refusal, memory_refusal
@@ -91,6 +91,7 @@ class JobView:
     usual: UsualJob | None = None  # what is usual of jobs like it; None: nothing is known
     share: Sharing | None = None  # what it agrees to on its GPUs; None: it shares them with nobody
     gpu_memory_mib: int | None = None  # what it takes of each GPU, measured or stated; None: not known
+    burst: tuple[StagePlan, ...] = ()  # its burst-parallel plans, by GPUs ascending; (): it is not burst-parallel
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 
@@ -152,6 +153,17 @@ class JobView:
         if gpus == held.per_node and (nodes == len(held.shares) or self.in_place):
             return 0.0 if nodes == len(held.shares) else profile.rescale_for(len(held.shares), nodes)
         return profile.restart_s(len(held.gpus), nodes * gpus, moved=False, running=True)
+
+    def idle_parts(self, placement: Placement) -> dict[GpuRef, float]:
+        """The part of its time for which each GPU is free there between its stages; {}: its plan says nothing of it."""
+        plan = next((each for each in reversed(self.burst) if each.gpus <= len(placement.gpus)), None)
+        if plan is None or not plan.stage_ms:
+            return {}
+        here = self.placement is not None and placement.same_gpus(self.placement)
+        nodes = [*(self.members if here else ()), *placement.nodes]  # ranks count in this order
+        gpus = {share.node: share.gpus for share in placement.shares}
+        ranks = [GpuRef(node, gpu) for node in dict.fromkeys(nodes) for gpu in gpus.get(node, ())]
+        return {gpu: plan.idle(rank) for rank, gpu in enumerate(ranks)}
 
     @property
     def is_background(self) -> bool:

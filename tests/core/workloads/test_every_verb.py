@@ -14,6 +14,7 @@ from hpcdl.core.model.job import JobSpec, Sharing
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.world import JobState, validate
 from hpcdl.core.rules.intake import Settings
+from hpcdl.deeppool.policy import DeepPool
 from tests.support.model_cluster import Cluster
 from tests.support.model_parts import Conduct
 from tests.support.seeds import seeds
@@ -92,7 +93,7 @@ def acts(draw: st.DrawFn) -> Act:
         spec=draw(specs()) if verb in ("submit", "array") else None,
         conduct=draw(st.tuples(*[st.sampled_from((False, False, True))] * 3)) if verb == "submit" else (False,) * 3,
         fails=draw(st.sampled_from(((), (), (), (1,), (1, 2), (1, 1, 1, 1)))) if verb == "submit" else (),
-        policy=draw(st.sampled_from(("marble", "marble-warm", "fifo-exclusive"))),
+        policy=draw(st.sampled_from(("marble", "marble-warm", "fifo-exclusive", "deeppool"))),
     )
 
 
@@ -200,17 +201,20 @@ def never_more_than_allowed(cluster: Cluster) -> None:
     script=st.lists(acts(), min_size=4, max_size=40),
     seed=st.integers(0, 1000),
     delay_s=st.sampled_from((0.0, 2.0)),
-    policy=st.sampled_from(("marble-warm", "marble-warm", "marble", "fifo-exclusive")),
+    policy=st.sampled_from(("marble-warm", "marble-warm", "marble", "fifo-exclusive", "deeppool")),
     cut=st.floats(0, 1),
     sharing=st.booleans(),
 )
 def test_every_verb(script: list[Act], seed: int, delay_s: float, policy: str, cut: float, sharing: bool) -> None:
     rules = Settings(agent_lease_s=300.0, notices=NoticeRules((TO,)), avoid_s=600.0, avoid_failures=2, sharing=sharing)
-    cluster = Cluster(NODES, policy=policy, seed=seed, delay_s=delay_s, settings=rules, gpu_memory_mib=16_384)
+    cluster = Cluster(NODES, seed=seed, delay_s=delay_s, settings=rules, gpu_memory_mib=16_384)
+    cluster.policies.add(DeepPool)
+    cluster.send(cmd.ChoosePolicy(policy))
+    always = "deeppool" in (policy, *(act.policy for act in script if act.verb == "policy"))
     cluster.tick_every(10.0)
     for act in script:
         perform(cluster, act)
-        if not sharing:
+        if not (sharing or always):
             assert not cluster.world.backgrounds
         again = reconcile(cluster.world, cluster.decided_at)
         assert cluster.controller.undecided or (again.events, again.requests) == ([], [])
