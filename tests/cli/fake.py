@@ -57,7 +57,8 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
 
 def specs_of(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The specs of a submit's jobs, members of arrays included, as JSON has them."""
-    for each in submit_of(body).specs:
+    entries = [{key: value for key, value in each.items() if key != "like"} for each in body["jobs"]]
+    for each in submit_of(body | {"jobs": entries}).specs:
         entry = each if isinstance(each, Entry) else Entry(each)
         for spec in (entry.spec,) if entry.array is None else expand(entry.spec, entry.array, 1):
             yield json.loads(json.dumps(to_json(spec)))

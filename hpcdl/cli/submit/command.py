@@ -16,7 +16,8 @@ from click.core import ParameterSource
 from hpcdl.batch.system import systems
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
-from hpcdl.cli.output import Output, outputs, say
+from hpcdl.cli.job_selection import ONE_JOB
+from hpcdl.cli.output import Output, outputs, print_fields, say
 from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request, others_folder
 from hpcdl.cli.submit.options import job_options
 from hpcdl.cli.submit.send import send, show, tell
@@ -26,6 +27,8 @@ from hpcdl.core.model.frozen import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
     from hpcdl.batch.script import BatchScript
+    from hpcdl.cli.job_selection import Word
+    from hpcdl.cli.submit.like import Template
 
 
 class _Submit(click.Command):
@@ -65,6 +68,10 @@ def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) 
     "-f", "--file", metavar="FILE",
     help="Submit the jobs of a YAML file, in place of COMMAND; - is the standard input.",
 )  # fmt: skip
+@click.option(
+    "--like", "model_job", type=ONE_JOB, metavar="JOB",
+    help="As this job was submitted, finished or not, but for the options and the COMMAND that are given.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Submit nothing: say what would be, where it could run now, and when.")
 @click.option("--strict", is_flag=True, help="Refuse what no node that is known could run, or is not on this machine.")
 @click.option(
@@ -87,6 +94,7 @@ def submit(
     output: Output,
     command: tuple[str, ...],
     file: str | None,
+    model_job: "Word | None",
     dry_run: bool,
     strict: bool,
     git: bool,
@@ -112,7 +120,13 @@ def submit(
     """
     call = SubmitCall(ctx, connect(ctx), command, like, other)
     batch: BatchScript | None = None
-    if file is not None:
+    template: Template | None = None
+    if model_job is not None:
+        if file is not None or like is not None:
+            raise click.UsageError(f"--like is about one job: leave out {'--file' if file else '--as'}", ctx)
+        template, job = call.job_like(model_job, given)
+        found, entries, no_spool = [job], [job.entry()], True
+    elif file is not None:
         from hpcdl.cli.submit.jobs_file import read
 
         if command or like is not None:
@@ -124,7 +138,7 @@ def submit(
         found, entries = read(ctx, file)
     else:
         if not command and like is None:
-            raise click.UsageError("say what to run: hpcdl submit -- COMMAND, or --file FILE", ctx)
+            raise click.UsageError("say what to run: hpcdl submit -- COMMAND, --file FILE or --like JOB", ctx)
         job, batch = call.job(given, ping=no_spool)
         found, entries = [job], [job.entry()]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
@@ -140,6 +154,10 @@ def submit(
         body["strict"] = True
     if dry_run:
         answer = call.client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0)
+        if template is not None:
+            answer |= {"like": template.id, "specs": entries}
+            if output is Output.TABLE:
+                print_fields(list(template.changes(found[0].spec)))
         tell(_with_notes(answer, found, notes, output), output, doubts)
         return
     try:
@@ -226,6 +244,22 @@ class SubmitCall:
             return job_request(values, words, here()), batch
         except ValueError as error:
             self.fail(click.UsageError(str(error), self.ctx))
+
+    def job_like(self, word: "Word", given: Mapping[str, Any]) -> "tuple[Template, JobRequest]":
+        """The job that this word names, and the new one that is like it. Says what is not carried."""
+        from hpcdl.cli.job_selection import one_job
+        from hpcdl.cli.submit.like import Template
+
+        typed = {each for each in given if self.ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE}
+        row = self.client.get(f"/v1/jobs/{one_job(self.client, word)}")["job"]
+        try:
+            template = Template.of(row)
+            request = template.request(given, typed, self.command, here())
+        except ValueError as error:
+            raise click.UsageError(str(error), self.ctx) from None
+        if left := template.left_out(typed):
+            say(left)
+        return template, request
 
     def _batch(self) -> "BatchScript | None":
         """The batch script that is to be submitted; None: the command is one without. Raises BadLine, ClientError."""

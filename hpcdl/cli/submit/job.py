@@ -7,7 +7,7 @@ of the submitting shell goes into the spec.
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ class JobRequest:
     spec: JobSpec
     array: Array | None = None
     held: bool = False
+    like: int = 0  # the job whose environment it has, under `spec.env`, and whose notifications; 0: none
+    own_notify: bool = False  # its notifications are `spec.notify` all the same
 
     @property
     def size(self) -> int:
@@ -50,11 +52,18 @@ class JobRequest:
             body["array"] = plain(self.array)
         if self.held:
             body["held"] = True
+        if self.like:
+            body["like"] = self.like
+            if not self.own_notify:
+                del body["notify"]
         return body
 
     def doubts(self) -> list[str]:
         """What can be seen here of what may go wrong."""
-        return list(doubts(self.spec, array=self.array is not None))
+        spec = self.spec
+        if self.like and "PATH" not in dict(spec.env):  # its own is known to the daemon
+            spec = replace(spec, env=(*spec.env, ("PATH", os.environ.get("PATH", ""))))
+        return list(doubts(spec, array=self.array is not None))
 
 
 _AS_GIVEN = (

@@ -29,7 +29,7 @@ from hpcdl.daemon.api.learnt import learnt_of
 from hpcdl.daemon.api.pilots import batch_notes, largest_hole
 from hpcdl.daemon.api.post_mortem import aftermath, past_of
 from hpcdl.daemon.api.rows import Json
-from hpcdl.daemon.api.submit import dry_run, submit_answer, submit_of
+from hpcdl.daemon.api.submit import dry_run, fill_in, submit_answer, submit_of
 from hpcdl.daemon.api.viewers import job_seen, jobs_seen
 from hpcdl.daemon.api.why import explain
 
@@ -39,7 +39,11 @@ EVENTS = 1000
 
 async def _job(api: ApiContext, request: Request) -> Job:
     """The job of the path, also one that has left the world. Raises ApiProblem."""
-    number = request.path_params["job"]
+    return await _job_of(api, request.path_params["job"])
+
+
+async def _job_of(api: ApiContext, number: int) -> Job:
+    """The job of that id. Raises ApiProblem."""
     job = api.world.jobs.get(number)
     if job is None and is_retired(api.world, number):
         job = next(iter(await asyncio.to_thread(api.loop.retired, (number,))), None)
@@ -52,10 +56,22 @@ async def _job(api: ApiContext, request: Request) -> Job:
 async def submit(api: ApiContext, request: Request) -> Json:
     """Queues jobs; with `dry_run` says what would become of them."""
     body = await body_of(request)
+    await _take_templates(api, body)
     command = replace(submit_of(body), elsewhere=largest_hole(api))
     if body.get("dry_run") is True:
         return await dry_run(api, command)
     return await submit_answer(api, await api.send(command))
+
+
+async def _take_templates(api: ApiContext, body: Json) -> None:
+    """Has entries with `like` the environment of that job, under their own, and its destinations. Raises ApiProblem."""
+    jobs = body.get("jobs")
+    for entry in jobs if isinstance(jobs, list) else ():
+        if isinstance(entry, dict) and "like" in entry:
+            number = entry.pop("like")
+            if type(number) is not int:
+                raise ApiProblem(400, "like must be the id of a job")
+            fill_in(entry, (await _job_of(api, number)).spec)
 
 
 @route("GET", "/v1/jobs", jobs_seen)

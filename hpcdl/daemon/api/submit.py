@@ -56,9 +56,22 @@ def submit_of(body: Mapping[str, Any]) -> cmd.Submit:
     return cmd.Submit(entries, request_id, strict, nonce=os.urandom(16).hex())
 
 
+def fill_in(entry: Json, model: JobSpec) -> None:
+    """Give an entry of a submit the environment of a job, under its own variables, and its destinations where it names
+    none. Both stay in the ledger: no client is told them. Raises BadSubmit.
+    """
+    env = entry.get("env", [])
+    if not isinstance(env, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in env):
+        raise BadSubmit("env must be a list of pairs of name and value")
+    entry["env"] = [list(pair) for pair in (dict(model.env) | {str(name): value for name, value in env}).items()]
+    entry.setdefault("notify", list(model.notify))
+
+
 def _entry(given: Any) -> JobSpec | Entry:
     if not isinstance(given, dict):
         return from_json(JobSpec, given)
+    if "like" in given:
+        raise BadSubmit("like names a job of a running daemon: a spooled submit cannot have it")
     plain = dict(given)
     array, held, after = plain.pop("array", None), plain.pop("held", False), plain.pop("after_entries", [])
     for name in MEMBERS:

@@ -246,3 +246,22 @@ def test_annotations_are_written_changed_and_removed(api: Api) -> None:
     plans = [record for record in api.controller.journal.read() if record.event.kind == "PlanAdopted"]
     api.verb("annotate", 1, annotations={"k": "y"})
     assert [each for each in api.controller.journal.read() if each.event.kind == "PlanAdopted"] == plans
+
+
+def test_like_another_job(api: Api) -> None:
+    """Its environment, under the entry's own, and its destinations never leave the daemon."""
+    api.submit({"command": ["a"], "name": "a", "env": [["K", "1"], ["SECRET", "s"]], "notify": ["mail me"]})
+    (row,) = api.submit({"command": ["b"], "name": "b", "env": [["K", "2"], ["L", "3"]], "like": 1}, request_id="r2")
+    spec = api.loop.world.jobs[row["id"]].spec
+    assert (spec.command, spec.notify) == (("b",), ("mail me",))
+    assert spec.env == (("K", "2"), ("SECRET", "s"), ("L", "3"))
+    (row,) = api.submit({"command": ["c"], "name": "c", "like": 1, "notify": []}, request_id="r3")
+    spec = api.loop.world.jobs[row["id"]].spec
+    assert (spec.env, spec.notify) == ((("K", "1"), ("SECRET", "s")), ())
+    for like, env, told in (
+        (77, [], "no job 77"), ("1", [], "like must be"), (1, {}, "env must be"), (1, [["K"]], "env must be"),
+    ):  # fmt: skip
+        with pytest.raises(ApiProblem, match=told):
+            api.submit({"command": ["c"], "name": "c", "like": like, "env": env}, request_id="r4")
+    with pytest.raises(BadSubmit, match="like"):
+        submit_of({"request_id": "r5", "jobs": [{"command": ["c"], "name": "c", "like": 1}]})
