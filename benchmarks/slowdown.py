@@ -33,7 +33,15 @@ from hpcdl.trainer.step_gate import BACKGROUND, COUNT, FOREGROUND, SharePage, St
 ROOT = Path(__file__).resolve().parents[1]
 
 STEP_S = 0.004
-"""Of CPU time, of a step of either process."""
+"""Of a step of either process, alone."""
+
+PAIRS: dict[str, tuple[float, float]] = {
+    "both always busy": (1.0, 1.0),
+    "foreground waits half of its step": (0.5, 1.0),
+    "background waits half of its step": (1.0, 0.5),
+}
+"""By name: the parts of foreground's and background's step that need the core; the rest is a wait, as for a collective
+or for data. Of the first pair, whatever one gets the other loses: a slowdown s leaves the background s / (1 + s)."""
 
 Plant = tuple[Callable[[float], float], Callable[[float], float]]
 
@@ -68,19 +76,21 @@ def work(seconds: float) -> None:
         pass
 
 
-def train(folder: Path, role: str, gated: bool) -> None:
-    """Steps, for ever."""
+def train(folder: Path, role: str, gated: bool, busy: float) -> None:
+    """Steps, for ever. `busy`: the part of a step that needs the core."""
     session = Session({}, 0, None)
     gate = StepGate(session, folder, role if gated else FOREGROUND, 1)
     while True:
-        work(STEP_S)
+        work(busy * STEP_S)
+        if busy < 1:
+            time.sleep((1 - busy) * STEP_S)
         gate.boundary()
 
 
 @contextmanager
-def trainer(folder: Path, role: str, core: int, gated: bool = True) -> Iterator[SharePage]:
+def trainer(folder: Path, role: str, core: int, busy: float, gated: bool = True) -> Iterator[SharePage]:
     folder.mkdir(exist_ok=True)
-    argv = [sys.executable, __file__, "--train", str(folder), role, str(int(gated))]
+    argv = [sys.executable, __file__, "--train", str(folder), role, str(int(gated)), str(busy)]
     process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         os.sched_setaffinity(process.pid, {core})
@@ -103,26 +113,27 @@ def measured(front: SharePage, seconds: float, each: Callable[[], object] = lamb
     return statistics.mean(times) / 1e6, statistics.median(times) / 1e6
 
 
-def live(seconds: float, limit: float, folder: Path) -> dict[str, Any]:
+def live(pair: tuple[float, float], seconds: float, limit: float, folder: Path) -> dict[str, Any]:
+    folder.mkdir()
     core = min(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
-        with trainer(folder / "back", BACKGROUND, core, gated=False) as back:
+        with trainer(folder / "back", BACKGROUND, core, pair[1], gated=False) as back:
             time.sleep(1.0)
             before = back.words[COUNT]
             time.sleep(seconds / 4)
             own = (back.words[COUNT] - before) / (seconds / 4)
-        front = stack.enter_context(trainer(folder / "front", FOREGROUND, core))
+        front = stack.enter_context(trainer(folder / "front", FOREGROUND, core, pair[0]))
         time.sleep(1.0)
         alone, _ = measured(front, seconds / 2)
-        with trainer(folder / "ungated", BACKGROUND, core, gated=False) as back:
+        with trainer(folder / "ungated", BACKGROUND, core, pair[1], gated=False) as back:
             time.sleep(0.5)
             ungated, _ = measured(front, seconds / 2)
-        back = stack.enter_context(trainer(folder / "gated", BACKGROUND, core))
+        back = stack.enter_context(trainer(folder / "gated", BACKGROUND, core, pair[1]))
         known = Foreground(front, SlowdownLoop(limit))
 
         def tick() -> None:
             now = time.monotonic()
-            known.look(None, now)
+            known.look(None, now, back.waiting)
             back.control(known.duty(now), (1, 1))
 
         measured(front, seconds / 4, tick)  # it finds its duty
@@ -151,10 +162,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--limit", type=float, default=0.1)
     parser.add_argument("--simulated", action="store_true", help="without the two processes")
-    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
-        train(Path(options.train[0]), options.train[1], options.train[2] == "1")
+        train(Path(options.train[0]), options.train[1], options.train[2] == "1", float(options.train[3]))
     found: dict[str, Any] = {
         "limit": options.limit,
         "steps": options.steps,
@@ -162,7 +173,9 @@ def main() -> None:
     }
     if not options.simulated:
         with tempfile.TemporaryDirectory(prefix="hpcdl-slowdown-") as folder:
-            found["live"] = live(options.seconds, options.limit, Path(folder))
+            found["live"] = {
+                name: live(pair, options.seconds, options.limit, Path(folder) / name) for name, pair in PAIRS.items()
+            }
     print(json.dumps(found, indent=2))
 
 

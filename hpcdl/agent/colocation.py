@@ -49,14 +49,20 @@ class Foreground:
     step: int | None = None  # the last one that it reported
     reported_at: float = 0.0
     stepped_at: float = field(default_factory=time.monotonic)
+    changed_at: float = field(default_factory=time.monotonic)  # when the duty became what it is
+    held: bool = False  # at the last look
 
-    def look(self, step: int | None, now: float) -> None:
-        """Judges the steps since the last look. `step`: the newest that was reported."""
+    def look(self, step: int | None, now: float, held: bool) -> None:
+        """Judges the steps since the last look. `step`: the newest that was reported. `held`: the backgrounds beside it
+        wait at their gates; a quiet window begins with that, for one may be in a long step when its gate closes."""
+        counts = (held and self.held) or self.loop.duty > 0 or now - self.changed_at > BLIND_S
+        self.held = held
         for step_s in self.steps(step, now):
             if self.blind(now):
                 self.loop.begin_window()
             self.stepped_at = now
-            self.loop.observe(step_s)
+            if counts and self.loop.observe(step_s):
+                self.changed_at, counts = now, False  # the gates hear of it now: the steps so far ended before
 
     def blind(self, now: float) -> bool:
         """Whether it has made no step for long."""
@@ -123,15 +129,19 @@ class Colocation:
         wanted = sorted({key for keys in beside.values() for key in keys})
         self._foregrounds = {key: self._foregrounds[key] for key in wanted if key in self._foregrounds}
         self._backgrounds = {key: self._backgrounds[key] for key in backgrounds if key in self._backgrounds}
+        for key, part in backgrounds.items():
+            if key not in self._backgrounds:
+                with self._by_itself(part):
+                    self._backgrounds[key] = Background(SharePage(part.folder))
         for key in wanted:
             with self._by_itself(foregrounds[key]):
                 if key not in self._foregrounds:
                     self._foregrounds[key] = self._begin(foregrounds[key])
-                self._foregrounds[key].look(foregrounds[key].step, now)
-        for key, part in backgrounds.items():
+                held = all(known.page.waiting for each, known in self._backgrounds.items() if key in beside[each])
+                self._foregrounds[key].look(foregrounds[key].step, now, held)
+        for key in self._backgrounds:
+            part = backgrounds[key]
             with self._by_itself(part):
-                if key not in self._backgrounds:
-                    self._backgrounds[key] = Background(SharePage(part.folder))
                 if beside[key] <= self._foregrounds.keys():
                     self._steer(part, beside[key], now)
                 else:  # without a heartbeat its gate closes

@@ -7,15 +7,23 @@ hpcdl/trainer/step_gate.py.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import sqrt
+from statistics import fmean, median, pstdev
 
-WINDOW = 20
-"""Steps that are judged together."""
+WINDOW, LONGEST = 20, 200
+"""Steps that are judged together: the fewest, and the most where their times differ so much that few say little:"""
+
+PRECISION = 0.25
+"""A window is long enough once the standard error of its mean is this share of what the limit allows."""
+
+CLIP = 4.0
+"""Medians that a longer step counts for: a checkpoint or an evaluation is no slowdown."""
 
 SETTLE = 2
 """Steps after a change of the duty that are judged by nobody: they began before it."""
 
 QUIET_EVERY = 40
-"""Windows from one quiet one, in which the foreground is alone and the baseline is learnt anew, to the next."""
+"""Of so many steps one belongs to a quiet window, in which the foreground is alone and the baseline is learnt anew."""
 
 GOOD = 0.6
 """Up to this share of the limit there is room for more; between it and the limit nothing is changed."""
@@ -29,15 +37,15 @@ STEP_UP, LEAST, FIRST = 0.05, 0.02, 0.1
 CEILING = 0.9
 """Of a duty that was too much: it is tried again only after a quiet window."""
 
-FORGIVE = 2 * QUIET_EVERY
+FORGIVE = 80
 """Windows without a pause after which the next pause is a short one again."""
 
 
-def trimmed_mean(values: Sequence[float]) -> float:
-    """The mean without the smallest and the largest twentieth."""
-    cut = len(values) // 20
-    kept = sorted(values)[cut : len(values) - cut]
-    return sum(kept) / len(kept)
+def clipped_mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of steps none of which counts for more than CLIP medians, and its standard error."""
+    most = CLIP * median(values)
+    kept = [min(each, most) for each in values]
+    return fmean(kept), pstdev(kept) / sqrt(len(kept))
 
 
 @dataclass(slots=True)
@@ -52,15 +60,17 @@ class SlowdownLoop:
     duty: float = 0.0
     baseline_s: float | None = None
     slowdown: float | None = None
-    pause: int = 0  # quiet windows that are still to come
+    pause: int = 2  # quiet windows that are still to come: of the first two the shorter steps count
     _resume: float = FIRST  # the duty after them
     _ceiling: float = 1.0  # up to which the duty rises
     _backoff: int = 1
     _good: int = 0  # windows in a row with room for more
-    _since_quiet: int = 0
+    _quiet_steps: int = WINDOW  # of the last quiet window
+    _since_quiet: int = 0  # steps
     _since_pause: int = 0
     _ignore: int = 0
     _hurt: bool = False  # the pause is for a slowdown
+    _slow: float | None = None  # mean of a window over the limit, until a quiet one says whether a background did it
     _window: list[float] = field(default_factory=list)
 
     @property
@@ -74,18 +84,27 @@ class SlowdownLoop:
             self._ignore -= 1
             return False
         self._window.append(step_s)
-        if len(self._window) < WINDOW:
+        if len(self._window) % WINDOW:
             return False
-        mean, before = trimmed_mean(self._window), self.duty
+        mean, error = clipped_mean(self._window)
+        if len(self._window) < LONGEST and error > PRECISION * self.limit * mean and not self._clear(mean, error):
+            return False
+        steps, before = len(self._window), self.duty
         self._window.clear()
         if self.duty:
+            self._since_quiet += steps
             self._judge(mean)
         else:
+            self._since_quiet, self._quiet_steps = 0, steps
             self._learn(mean)
         if self.duty == before:
             return False
         self._ignore, self._good = SETTLE, 0
         return True
+
+    def _clear(self, mean: float, error: float) -> bool:
+        """Whether the window is over the limit already, however it goes on."""
+        return self.duty > 0 and self.baseline_s is not None and mean - 2 * error > (1 + self.limit) * self.baseline_s
 
     def begin_window(self) -> None:
         """The steps so far, and the next few, are judged by nobody: the foreground did something else meanwhile."""
@@ -93,31 +112,40 @@ class SlowdownLoop:
         self._ignore = SETTLE
 
     def _learn(self, mean: float) -> None:
-        """A quiet window has ended. One that was disturbed must not raise the baseline at once."""
-        old = self.baseline_s
-        self.baseline_s = mean if old is None or mean < old else (old + mean) / 2
-        self._since_quiet = 0
-        self.pause -= 1
-        if self.pause <= 0:
-            self.pause, self.duty = 0, self._resume
+        """A quiet window has ended."""
+        old, slow, self._slow = self.baseline_s, self._slow, None
+        self.pause = max(0, self.pause - 1)
+        if old is None or mean < old or (slow is not None and mean > (1 + self.limit) * old):
+            self.baseline_s = mean  # slower by itself, too, where two windows in a row say so
+        else:  # a single one may have been disturbed, and must not raise the baseline at once
+            self.baseline_s = (old + mean) / 2
+        if slow is not None and slow / mean - 1 > self.limit:
+            self._punish(slow / mean - 1)
+        if not self.pause:
+            self.duty = self._resume
+
+    def _punish(self, slowdown: float) -> None:
+        """The duty up to now, `_resume`, was too much: it falls by as much, at most to the half, and there is a pause
+        where that is not enough."""
+        self.slowdown, duty = slowdown, self._resume
+        less = duty * max(0.5, GOOD * self.limit / slowdown)
+        self._ceiling, self._resume = max(LEAST, CEILING * duty), max(LEAST, less)
+        if slowdown > 2 * self.limit or less < LEAST:
+            self.pause, self._hurt = self._backoff - 1, True
+            self._backoff, self._since_pause = min(2 * self._backoff, BACKOFF_MOST), 0
 
     def _judge(self, mean: float) -> None:
         assert self.baseline_s is not None
         slowdown = self.slowdown = mean / self.baseline_s - 1
-        self._since_quiet += 1
         self._since_pause += 1
         if self._since_pause >= FORGIVE:
             self._backoff = 1
         if slowdown > self.limit:
-            self._ceiling = max(LEAST, CEILING * self.duty)
-            if slowdown > 2 * self.limit or self.duty / 2 < LEAST:
-                self._stop(self._backoff, max(LEAST, self.duty / 2), hurt=True)
-                self._backoff, self._since_pause = min(2 * self._backoff, BACKOFF_MOST), 0
-            else:
-                self.duty /= 2
-        elif self._since_quiet >= QUIET_EVERY or slowdown < -GOOD * self.limit:  # faster than alone: it has changed
+            self._slow = mean
+            self._stop()
+        elif self._since_quiet >= QUIET_EVERY * self._quiet_steps or slowdown < -GOOD * self.limit:
             self._ceiling = min(1.0, self._ceiling + STEP_UP)
-            self._stop(1, self.duty)
+            self._stop()  # it is time, or it is faster than alone: it has changed
         elif slowdown >= GOOD * self.limit:
             self._good = 0
         else:
@@ -126,5 +154,6 @@ class SlowdownLoop:
                 self._good = 0
                 self.duty = max(self.duty, min(self._ceiling, self.duty + min(STEP_UP, self.duty / 4)))
 
-    def _stop(self, windows: int, resume: float, hurt: bool = False) -> None:
-        self.duty, self.pause, self._resume, self._hurt = 0.0, windows, resume, hurt
+    def _stop(self) -> None:
+        """The next window is a quiet one."""
+        self._resume, self.duty, self.pause, self._hurt = self.duty, 0.0, 1, False

@@ -33,7 +33,8 @@ ALONE = FULL + 1  # nobody shares its GPUs: no heartbeat is needed
 
 # Words of 8 bytes. JOB and ATTEMPT: the foreground whose GPU this background shares. BAN: when the collective began in
 # which this foreground is now, 0 outside of any. WRITER: the process that writes the steps.
-HEARTBEAT, DUTY, JOB, ATTEMPT, BAN, WRITER, COUNT = range(7)
+# WAITING: 1 while this background waits at its gate.
+HEARTBEAT, DUTY, JOB, ATTEMPT, BAN, WRITER, COUNT, WAITING = range(8)
 RING, STEPS = 8, 1016  # where the ends of steps begin, and how many are kept
 SIZE = 8 * (RING + STEPS)
 
@@ -65,6 +66,11 @@ class SharePage:
         fresh = time.monotonic_ns() - self.words[HEARTBEAT] < STALE_S * 1e9
         return duty / FULL if fresh else 0.0
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the background waits at its gate."""
+        return bool(self.words[WAITING])
+
     def record(self) -> None:
         """A step has ended."""
         count = self.words[COUNT]
@@ -95,17 +101,23 @@ class StepGate:
         self._pid = os.getpid()
         if not start_ticks(self.page.words[WRITER]):
             self.page.words[WRITER] = self._pid  # of several ranks that do this at once the last one
+            self.page.words[WAITING] = 0
 
     def boundary(self) -> None:
         """A step has ended: returns once the next one may begin, or something is asked of this rank."""
-        if self.page.words[WRITER] == self._pid:
+        writes = self.page.words[WRITER] == self._pid
+        if writes:
             self.page.record()
         if not self._gated:
             return
         duty = self.page.duty
         if duty is not None and duty < 1.0:
             _drain()
+            if writes:
+                self.page.words[WAITING] = 1
             self._wait()
+            if writes:
+                self.page.words[WAITING] = 0
         if self._passes is not None:
             self._passes.arrive(False)
         self._began = time.monotonic()

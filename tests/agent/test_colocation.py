@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.agent.colocation import Colocation
+from hpcdl.agent.colocation import BLIND_S, Colocation, Foreground
 from hpcdl.agent.context import Stage
 from hpcdl.agent.gpus import Side
+from hpcdl.agent.slowdown_loop import SETTLE, WINDOW, SlowdownLoop
 from hpcdl.core.model.job import Sharing
-from hpcdl.trainer.step_gate import SharePage
+from hpcdl.trainer.step_gate import COUNT, RING, STEPS, SharePage
 
 
 @dataclass
@@ -62,3 +63,48 @@ def test_a_part_whose_folder_is_gone_closes_no_other_gate(
     assert [each.getMessage().partition(":")[0] for each in caplog.records] == [
         f"job {1 if broken == 'foreground' else 3}.1"
     ]
+
+
+def test_a_quiet_window_begins_when_the_background_waits(tmp_path: Path) -> None:
+    """Steps beside a background that is still in its own are no baseline, nor those of before its gate was closed."""
+    page, loop = SharePage(tmp_path), SlowdownLoop()
+    known, ended = Foreground(page, loop, count=0, ended_ns=1), 1
+
+    def steps(number: int, step_s: float) -> None:
+        nonlocal ended
+        for _ in range(number):
+            ended += int(step_s * 1e9)
+            page.words[RING + page.words[COUNT] % STEPS] = ended
+            page.words[COUNT] += 1
+
+    now = time.monotonic()
+    for held, step_s in ((False, 0.02), (True, 0.02), (True, 0.01), (True, 0.01)):
+        steps(WINDOW, step_s)
+        known.look(None, now, held)
+    assert loop.baseline_s == pytest.approx(0.01)
+    duty = loop.duty
+    assert duty > 0
+    steps(WINDOW + SETTLE, 0.02)
+    steps(WINDOW + SETTLE, 0.012)  # in one look: all of them ended before any gate hears of it
+    known.look(None, now, False)
+    known.look(None, now, False)
+    steps(WINDOW + SETTLE, 0.02)  # it is still in its step
+    known.look(None, now, False)
+    assert loop.duty == 0.0
+    assert loop.baseline_s == pytest.approx(0.01)
+    known.look(None, now, True)
+    steps(WINDOW + SETTLE, 0.01)
+    known.look(None, now, True)
+    assert loop.duty == pytest.approx(duty / 2)
+    assert loop.slowdown == pytest.approx(1.0)
+
+
+def test_a_background_that_never_waits_holds_up_no_baseline(tmp_path: Path) -> None:
+    page, loop = SharePage(tmp_path), SlowdownLoop()
+    known = Foreground(page, loop)
+    now = time.monotonic()
+    for look in range(4):
+        for _ in range(WINDOW + SETTLE):
+            page.record()
+        known.look(None, now + look * (BLIND_S + 1), False)
+    assert loop.baseline_s is not None

@@ -3,10 +3,11 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 
 import pytest
 
-from hpcdl.agent.slowdown_loop import BACKOFF_MOST, QUIET_EVERY, SETTLE, WINDOW, SlowdownLoop, trimmed_mean
+from hpcdl.agent.slowdown_loop import BACKOFF_MOST, QUIET_EVERY, SETTLE, WINDOW, SlowdownLoop, clipped_mean
 
 STEPS = 6000
 
@@ -72,55 +73,97 @@ def test_another_limit_is_kept(limit: float) -> None:
 
 def test_nobody_runs_before_the_baseline_is_known() -> None:
     loop = SlowdownLoop()
+    window(loop, 1.2)
+    assert (loop.duty, loop.baseline_s) == (0.0, 1.2)
     for _ in range(WINDOW - 1):
         assert not loop.observe(1.0)
-    assert (loop.duty, loop.baseline_s) == (0.0, None)
     assert loop.observe(1.0)
     assert (loop.duty > 0, loop.baseline_s) == (True, 1.0)
 
 
 def test_a_pause_after_twice_the_limit_doubles() -> None:
     loop = SlowdownLoop()
-    pauses: list[int] = []
-    for _ in range(40_000):
-        loop.observe(2.0 if loop.duty else 1.0)
-        if loop.pause and (not pauses or pauses[-1] < loop.pause):
-            pauses.append(loop.pause)
-    assert pauses == [2**each for each in range(BACKOFF_MOST.bit_length())]
-
-
-def test_it_halves_above_the_limit_and_holds_below() -> None:
-    loop = SlowdownLoop()
     window(loop, 1.0)
+    pauses, quiet = [], 0
+    for _ in range(400):
+        before = loop.duty
+        window(loop, 2.0 if before else 1.0)
+        if before and not loop.duty:
+            quiet = 0
+        quiet += not loop.duty
+        if not before and loop.duty:
+            pauses.append(quiet)
+    doubled = [2**each for each in range(BACKOFF_MOST.bit_length())]
+    assert pauses[1 : 1 + len(doubled)] == doubled
+
+
+def test_it_falls_above_the_limit_and_holds_below() -> None:
+    loop = SlowdownLoop()
+    window(loop, 1.0, 2)
     first = loop.duty
     window(loop, 1.08)
     assert loop.duty == first
     window(loop, 1.15)
-    assert loop.duty == first / 2
+    assert loop.duty == 0.0  # until a quiet window says who did it
+    window(loop, 1.0)
+    assert loop.duty == pytest.approx(first / 2)
     for _ in range(SETTLE):
         assert not loop.observe(100.0)  # a step that began before the change
     window(loop, 1.0)
-    assert loop.duty == first / 2
+    assert loop.duty == pytest.approx(first / 2)
     window(loop, 1.0)
     assert first / 2 < loop.duty < first
 
 
+def test_a_foreground_that_is_slower_by_itself_costs_its_background_one_window() -> None:
+    loop = SlowdownLoop()
+    window(loop, 1.0, 2)
+    first = loop.duty
+    window(loop, 1.5)
+    assert loop.duty == 0.0
+    window(loop, 1.5)
+    assert (loop.duty, loop.baseline_s) == (first, 1.5)
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.2, 0.1), (0.5, 0.05)])
+def test_steps_that_differ_much_are_judged_by_more_of_them(noise: float, least: float) -> None:
+    """The background of such a foreground had 1.8 and 0.4 % of the time before."""
+    runs = [run(PLANTS["strong"], seed, noise) for seed in range(5)]
+    assert max(mean for mean, _, _ in runs) <= 0.1
+    assert sum(duty for _, _, duty in runs) / len(runs) >= least
+    assert max(run(PLANTS["hopeless"], seed, noise)[0] for seed in range(3)) <= 0.05
+
+
+def test_whole_steps_of_a_background_count_in_full() -> None:
+    """One step of so many is hit, by all of a background's step: a mean without the longest would not show it."""
+    for seed in range(3):
+        chance, loop = random.Random(seed), SlowdownLoop()
+        lost = 0.0
+        for _ in range(STEPS):
+            hit = float(chance.random() < loop.duty)
+            lost += hit
+            loop.observe(1.0 + hit)
+        assert 0.03 <= lost / STEPS <= 0.1
+
+
 def test_quiet_windows_come_again_and_again() -> None:
     loop, quiet = SlowdownLoop(), 0
+    window(loop, 1.0, 2)
     for _ in range(10 * QUIET_EVERY):
         window(loop, 1.0)
         quiet += not loop.duty
     assert 5 <= quiet <= 11
 
 
-def window(loop: SlowdownLoop, step_s: float) -> None:
-    """A window of equal steps, and those that are ignored before it."""
-    while loop._ignore:
-        loop.observe(step_s)
-    for _ in range(WINDOW):
-        loop.observe(step_s)
+def window(loop: SlowdownLoop, step_s: float, number: int = 1) -> None:
+    """So many windows of equal steps, and the steps that are ignored before them."""
+    for _ in range(number):
+        while loop._ignore:
+            loop.observe(step_s)
+        for _ in range(WINDOW):
+            loop.observe(step_s)
 
 
-def test_one_step_of_twenty_counts_for_nothing() -> None:
-    assert trimmed_mean([1.0] * 19 + [50.0]) == 1.0
-    assert trimmed_mean([1.0, 3.0]) == 2.0
+def test_one_long_step_counts_for_little() -> None:
+    assert clipped_mean([1.0] * 19 + [50.0])[0] == pytest.approx(1.15)
+    assert clipped_mean([1.0, 3.0]) == (2.0, 1 / sqrt(2))
