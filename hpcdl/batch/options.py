@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
+from hpcdl.core.model.dependency import Condition
+
 MOST_JOBS = 10_000
 """Of one array: a larger one is refused before it is listed."""
 
@@ -141,14 +143,16 @@ class BatchOptions:
 
     `gpus`: on each of `nodes` nodes. `tasks`: in all, or on each node. `output`, `error`: patterns of files. `signal`:
     the preset by which it is asked for a checkpoint, and the grace period in seconds. `set`: variables that it reads.
-    `after`: jobs of hpcdl that must be DONE. `cwd`: as written. `brief`: only the id is to be printed. `wrapped`: a
-    command in place of a script.
+    `after`: jobs of hpcdl that must be DONE; `conditions`, `singleton`: as in a `JobSpec`. `cwd`: as written. `brief`:
+    only the id is to be printed. `wrapped`: a command in place of a script.
     """
 
     gpus: int | None = None
     nodes: int | None = None
     name: str | None = None
     after: tuple[int, ...] | None = None
+    conditions: tuple[tuple[Condition, ...], ...] = ()
+    singleton: bool = False
     array: IndexArray | None = None
     cwd: str | None = None
     exports: ExportedVariables | None = None
@@ -165,6 +169,11 @@ class BatchOptions:
     time_s: float | None = None
     set: tuple[tuple[str, str], ...] = ()
     ignored: tuple[IgnoredOption, ...] = ()
+
+    @property
+    def awaits(self) -> tuple[tuple[Condition, ...], ...]:
+        """All conditions on other jobs; of each group one suffices."""
+        return (*((Condition("done", each),) for each in self.after or ()), *self.conditions)
 
 
 def indices_of(option: WrittenOption, text: str) -> IndexArray:

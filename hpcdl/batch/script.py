@@ -95,6 +95,8 @@ class SubmitCommand(ABC):
     """How that begins in words that make no command line otherwise."""
     lookups: ClassVar[tuple[tuple[str, ...], ...]]
     """Commands that say whether there is a job, its id behind them."""
+    name_lookup: ClassVar[tuple[str, ...]] = ()
+    """The command that prints what there is of this user's jobs of a name, the name behind it; (): there is none."""
     job_pattern: str
     """What they print of a job that there is, {} for its id."""
     no_job: re.Pattern[str]

@@ -22,6 +22,7 @@ from hpcdl.cli.job_selection import Selection, check_named, selects
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.client import Answer
+from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.units import fold_nodes
 
 
@@ -77,7 +78,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("cwd", str(spec.get("cwd") or "")),
             ("git", git_text(spec)),
             ("asked", asked),
-            ("after", " ".join(map(str, spec.get("after") or ()))),
+            ("after", _after(spec)),
             ("annotations", annotations_text(row)),
             ("tags", tags_text(row)),
             *((f"link {name}", str(url)) for name, url in (row.get("links") or {}).items()),
@@ -121,6 +122,15 @@ def _print_job(row: Row, logs: list[str]) -> None:
     if logs:
         print()
         print_fields([("log", path) for path in logs])
+
+
+def _after(spec: Row) -> str:
+    """What a job waits for: the jobs that are to be DONE, and other conditions; of a group one suffices."""
+    found = [" ".join(map(str, spec.get("after") or ()))]
+    for group in spec.get("conditions") or ():
+        found.append(" or ".join(str(Condition(each["kind"], each["job"], each["batch"])) for each in group))
+    found.append("the earlier jobs of its name to end" if spec.get("singleton") else "")
+    return ", ".join(filter(None, found))
 
 
 def _burst(plans: Sequence[Row]) -> str:

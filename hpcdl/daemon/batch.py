@@ -21,7 +21,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, Pilot, pilot_mark
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, World
-from hpcdl.core.rules.batch_poll import agreed, doubted, strays
+from hpcdl.core.rules.batch_poll import agreed, awaited_batch_jobs, doubted, strays
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.wire.private_files import NotPrivate, make_private_folder
 
@@ -213,6 +213,7 @@ class BatchThread:
         world = self._loop.world
         ids = {pilot.batch_id for pilot in world.pilots.values() if pilot.batch_id and not pilot.over}
         ids |= {node.allocation for node in world.nodes.values() if node.allocation and not node.lost}
+        ids |= awaited_batch_jobs(world, self.kind)
         jobs: tuple[BatchJob, ...] = ()
         asked_at = self._loop.now()
         if ids:
@@ -232,7 +233,7 @@ class BatchThread:
         if self._wants_holes(now) and now >= self._holes_next:
             self._look_for_holes(now, jobs, asked_at)
         elif jobs:
-            self._tell(cmd.BatchSeen(jobs, None, asked_at, self.settings.own))
+            self._tell(cmd.BatchSeen(jobs, None, asked_at, self.settings.own, system=self.kind))
 
     def _confirm(self, world: World, jobs: tuple[BatchJob, ...], asked_at: float) -> tuple[BatchJob, ...]:
         """The poll, with what a second command says of those of which something would be concluded from it."""
@@ -311,7 +312,7 @@ class BatchThread:
             self._troubles.good("holes")
             self.holes_at = self._loop.now()
         if jobs or holes is not None:
-            self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own, waiting))
+            self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own, waiting, self.kind))
 
     def _first_seen(self, waiting: Sequence[PendingBatchJob]) -> tuple[PendingBatchJob, ...]:
         """Each with the time at which it was seen first."""

@@ -136,9 +136,10 @@ class Daemon:
         self.profiles = Learner(lambda: self.controller.world).profiles(ProfileNames([read_known(home)]))
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
         system = self.here.system
-        self.site = self.site_file.on("" if system is None else system.kind)
+        kind = "" if system is None else system.kind
+        self.site = self.site_file.on(kind)
         pilots = None if system is None else pilot_policy(self.site)
-        self.controller = Controller(self.journal, self.policies, self.profiles, settings_of(config), pilots)
+        self.controller = Controller(self.journal, self.policies, self.profiles, settings_of(config, kind), pilots)
         world = self.controller.world
         if self.lease.fence <= resumed.fence:  # the fence file was lost; the ledger remembers, or who heard of it
             self.lease.release()
@@ -561,8 +562,8 @@ def _runs_elsewhere(home: Path, config: Config) -> tuple[Path, ...]:
     return (run_folder(home, node, read_private(instance, LIMIT).decode().strip()),)
 
 
-def settings_of(config: Config) -> Settings:
-    """The settings of the Controller, from those of the user."""
+def settings_of(config: Config, batch_system: str = "") -> Settings:
+    """The settings of the Controller, from those of the user. `batch_system`: with which the daemon talks."""
     rules = Rules(
         config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
     )
@@ -577,4 +578,5 @@ def settings_of(config: Config) -> Settings:
         config.avoid_s,
         config.avoid_failures,
         sharing=config.sharing,
+        batch_system=batch_system,
     )

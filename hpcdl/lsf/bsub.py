@@ -5,7 +5,7 @@ Nothing here runs bsub: pilots are submitted by `adapter.py`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpcdl.batch.options import (
     ONE_NODE,
@@ -22,6 +22,7 @@ from hpcdl.batch.options import (
     option_table,
 )
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, find, job_number, read_stdin
+from hpcdl.core.model.dependency import Condition
 from hpcdl.lsf.system import SYSTEM
 
 OPTIONS = option_table(
@@ -72,16 +73,52 @@ def _time(given: WrittenOption) -> float:
     return 3600.0 * int(match[1] or 0) + 60.0 * int(match[2])
 
 
-def _after(given: WrittenOption) -> tuple[int, ...]:
-    found: list[int] = []
-    for part in given.value.split("&&"):
-        match = re.fullmatch(r"\(?\s*done\s*\(\s*(\d{1,9})\s*\)\s*\)?", part.strip(), re.ASCII)
-        if match is None or match[1] == "0":
-            raise given.bad(
-                f"{part.strip()!r}: a job of hpcdl waits for others to be DONE: done(ID) && done(ID), or --after ID"
-            )
-        found.append(int(match[1]))
-    return tuple(dict.fromkeys(found))
+_KINDS = {"done": "done", "ended": "ended", "exit": "failed", "started": "started"}
+"""Kinds of conditions, by what LSF calls them."""
+
+
+def _conditions(given: WrittenOption) -> tuple[tuple[Condition, ...], ...]:
+    """Groups of which one condition each must be met: `(done(1) || exit(2)) && ended(3)`. Raises BadLine."""
+    return tuple(dict.fromkeys(_groups(given, given.value)))
+
+
+def _groups(given: WrittenOption, text: str) -> Iterator[tuple[Condition, ...]]:
+    text = text.strip()
+    every, some = _parts(text, "&&"), _parts(text, "||")
+    if len(every) > 1 and len(some) > 1:
+        raise given.bad("&& and || together need parentheses: (done(1) || done(2)) && done(3)")
+    if len(some) > 1:
+        groups = [list(_groups(given, part)) for part in some]
+        if any(len(group) > 1 for group in groups):
+            raise given.bad("a job of hpcdl waits for several conditions, each || of others: && within || is not one")
+        yield tuple(dict.fromkeys(each for group in groups for each in group[0]))
+    elif len(every) > 1:
+        for part in every:
+            yield from _groups(given, part)
+    elif text.startswith("(") and text.endswith(")"):
+        yield from _groups(given, text[1:-1])
+    else:
+        yield (_condition(given, text),)
+
+
+def _parts(text: str, operator: str) -> list[str]:
+    """What stands between operators that are in no parentheses."""
+    found, depth = [""], 0
+    for place, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth == 0 and text.startswith(operator, place):
+            found.append("")
+        elif not (depth == 0 and place and text.startswith(operator, place - 1)):
+            found[-1] += letter
+    return found
+
+
+def _condition(given: WrittenOption, text: str) -> Condition:
+    match = re.fullmatch(r"([a-z]+)\s*\(\s*(\d{1,9})\s*\)", text, re.ASCII)
+    if match is None or match[1] not in _KINDS or match[2] == "0":
+        calls = ", ".join(f"{name}(ID)" for name in _KINDS)
+        raise given.bad(f"{text!r}: a job of hpcdl waits by {calls}, with && and ||")
+    return Condition(_KINDS[match[1]], int(match[2]))
 
 
 class Bsub(SubmitCommand):
@@ -93,7 +130,7 @@ class Bsub(SubmitCommand):
     readers = (
         ("J", "name", _name),
         ("J", "array", _array),
-        ("w", "after", _after),
+        ("w", "conditions", _conditions),
         ("cwd", "cwd", VALUE),
         ("env", "exports", lambda given: exports_of(given, "all", "none")),
         ("n", "tasks", count_of),

@@ -285,6 +285,7 @@ def batch_job(job: SlurmJob) -> BatchJob:
         preempted=preempted,
         code=job.code if state is BatchState.ENDED else None,
         by_hand="CANCELLED" in job.states and not preempted,
+        failed=state is BatchState.ENDED and job.code == 0 and "COMPLETED" not in job.states,
     )
 
 

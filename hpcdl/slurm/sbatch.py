@@ -28,6 +28,7 @@ from hpcdl.batch.options import (
     option_table,
 )
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, job_number, read_file, read_stdin
+from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.units import slurm_seconds
 from hpcdl.slurm.system import SYSTEM
 
@@ -76,14 +77,28 @@ _HARMLESS = re.compile(r"SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|DEBUG|REQUEUE|N
 """Variables that stand for options which hpcdl may leave out."""
 
 
-def _after(given: WrittenOption) -> tuple[int, ...]:
-    found: list[int] = []
-    for part in given.value.split(","):
-        kind, *ids = part.strip().split(":")
-        if kind != "afterok" or not ids:
-            raise given.bad(f"{part!r}: a job of hpcdl waits for others to be DONE: afterok:ID[:ID...], or --after ID")
-        found += [given.whole(each, "the id of a job of hpcdl", 1) for each in ids]
-    return tuple(dict.fromkeys(found))
+_KINDS = {"afterok": "done", "afterany": "ended", "afternotok": "failed", "after": "started"}
+"""Kinds of conditions, by what Slurm calls them."""
+
+
+def _conditions(given: WrittenOption) -> tuple[tuple[Condition, ...], ...]:
+    """Groups of which one condition each must be met: `,` is all of them, `?` one. Raises BadLine."""
+    found: list[Condition] = []
+    if "," in given.value and "?" in given.value:
+        raise given.bad("Slurm takes ',' or '?' in it, not both")
+    for part in re.split("[,?]", given.value):
+        kind, *ids = part.strip().lower().split(":")
+        if kind == "singleton" and not ids and "?" not in given.value:
+            continue
+        if kind not in _KINDS or not ids:
+            raise given.bad(f"{part!r}: a job of hpcdl waits by {', '.join(_KINDS)} with ids, or singleton")
+        found += [Condition(_KINDS[kind], given.whole(each, "the id of a job of hpcdl", 1)) for each in ids]
+    found = list(dict.fromkeys(found))
+    return (tuple(found),) if "?" in given.value else tuple((each,) for each in found)
+
+
+def _singleton(given: WrittenOption) -> bool:
+    return any(part.strip().lower() == "singleton" for part in given.value.split(","))
 
 
 def _signal(given: WrittenOption) -> tuple[str, float] | None:
@@ -138,7 +153,8 @@ class Sbatch(SubmitCommand):
     options = OPTIONS
     readers = (
         ("job-name", "name", VALUE),
-        ("dependency", "after", _after),
+        ("dependency", "conditions", _conditions),
+        ("dependency", "singleton", _singleton),
         ("array", "array", lambda given: indices_of(given, given.value)),
         ("chdir", "cwd", VALUE),
         ("export", "exports", lambda given: exports_of(given, "ALL", "NONE", "NIL")),
@@ -164,6 +180,7 @@ class Sbatch(SubmitCommand):
         ("squeue", "--noheader", "--all", "--states=all", "--format=%A %F", "--jobs"),
     )
     job_pattern = r"^\s*(?:\d+\s+)?{}\b|\bJobId={}\b"
+    name_lookup = ("squeue", "--noheader", "--me", "--format=%A", "--name")
     no_job = re.compile("invalid job id", re.IGNORECASE)
     no_cluster = re.compile("could not establish a configuration source", re.IGNORECASE)
 

@@ -82,6 +82,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield pe.PilotCancelRequested(number, "nothing is left to train on it")
         yield pe.PilotEnded(number, "preempted", seen)
         yield pe.PilotFound(number, seen)
+    yield ev.BatchDependencyEnded("slurm:12", True, "COMPLETED")
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)

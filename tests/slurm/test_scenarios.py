@@ -64,6 +64,26 @@ def test_six_jobs_share_an_allocation_of_two_nodes(slurm: SlurmCluster, make_hom
         assert [name for name in environment if name.startswith(("SLURM", "SBATCH", "SRUN"))] == []
 
 
+def test_jobs_wait_for_batch_jobs_of_which_slurm_is_asked(slurm: SlurmCluster, make_home: MakeHome) -> None:
+    home = make_home(batch_interval_s=1)
+    home.start_outside(2)
+    good, bad = slurm.submit("sleep 5", "-N1"), slurm.submit("sleep 5; exit 3", "-N1")
+    asked = {
+        "done": f"--after=slurm:{good}",
+        "never": f"--after=slurm:{bad}",
+        "either": f"--after=slurm:{bad}?slurm:{good}",
+        "failed": f"--after-failed=slurm:{bad}",
+        "unknown": "--after=slurm:999999",
+    }
+    jobs = {name: home.submit(options=(option,), steps=1) for name, option in asked.items()}
+    home.until_done(jobs["done"], jobs["either"], jobs["failed"])
+    home.until_state(jobs["never"], "CANCELLED")
+    assert home.job(jobs["never"])["detail"].startswith(f"batch job slurm:{bad} is over (FAILED")
+    home.until_state(jobs["unknown"], "CANCELLED")
+    ends = {e["body"]["batch"]: e["body"]["done"] for e in home.events() if e["kind"] == "BatchDependencyEnded"}
+    assert ends == {f"slurm:{good}": True, f"slurm:{bad}": False, "slurm:999999": None}
+
+
 @pytest.mark.flaky(reruns=1, reason="a walltime is a whole minute: within 22 s a loaded machine may not come to train")
 def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path

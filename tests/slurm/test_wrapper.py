@@ -117,7 +117,7 @@ def test_ids_of_two_worlds(slurm: SlurmCluster, tmp_path: Path) -> None:
             ["-d", f"afternotok:{ours}"],
             [f"-dafterok:{both}"],
             [f"--dependency=afterok:{both}", "--gres=gpu:1"],
-            [f"--dependency=afterany:{ours}", "--gres=gpu:1"],
+            [f"--dependency=aftercorr:{ours}", "--gres=gpu:1"],
             ["--dependency=singleton", "--job-name=prep"],
         ):
             refused[" ".join(words)] = slurm.run("sbatch", *words, "--wrap=true", env=around, check=False)

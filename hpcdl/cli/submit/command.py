@@ -19,7 +19,7 @@ from hpcdl.cli.job_row import connect
 from hpcdl.cli.job_selection import ONE_JOB
 from hpcdl.cli.output import Output, outputs, print_fields, say
 from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request, others_folder
-from hpcdl.cli.submit.options import job_options
+from hpcdl.cli.submit.options import AFTER, job_options
 from hpcdl.cli.submit.send import send, show, tell
 from hpcdl.client import ApiError, Client, ClientError
 from hpcdl.core.model.arrays import indices_of, literal
@@ -285,8 +285,9 @@ class SubmitCall:
             values["gpus"] = (asked.gpus, asked.gpus, ())
         if asked.nodes and "nodes" not in typed:
             values["nodes"] = (asked.nodes, asked.nodes)
-        if asked.after and "after" not in typed:
-            values["after"] = asked.after
+        if not typed.intersection(AFTER):
+            values["after"] = asked.awaits
+        values["singleton"] = asked.singleton or given["singleton"]
         if asked.cwd and not given["cwd"]:
             values["cwd"] = asked.cwd
         preset, grace_s = asked.signal or (None, None)

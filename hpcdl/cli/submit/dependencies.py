@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hpcdl.batch.script import BatchDependency, SubmitCommand, command_named
 from hpcdl.batch.system import BatchError
 from hpcdl.cli.job_row import FINISHED
 from hpcdl.client import Client, ClientError, path_with
+from hpcdl.core.model.dependency import Condition
 
 _PIECE = 500
 """Ids in one question to the daemon."""
@@ -44,14 +46,15 @@ def has_traces(home: Path, number: int) -> bool:
     return any((home / name / str(number)).is_dir() for name in ("logs", "checkpoints"))
 
 
-def members_of(client: Client, ids: Sequence[int], rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, ...]:
-    """The ids with all members of the arrays that they name: the wrappers answer for an array with its first id."""
-    first = {each for each in ids if rows[each].get("array") == each}
-    if not first:
-        return tuple(ids)
-    every = client.get(path_with("/v1/jobs", all=1, fields="id,array"))["jobs"]
-    more = [row["id"] for row in every if row.get("array") in first]
-    return tuple(dict.fromkeys((*ids, *more)))
+def members_of(client: Client, ids: Sequence[int], rows: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[int, ...]]:
+    """The jobs that each id means: all members where it names an array, for the wrappers answer with its first id."""
+    found: dict[int, tuple[int, ...]] = {each: (each,) for each in ids}
+    if any(rows[each].get("array") == each for each in ids):
+        for row in client.get(path_with("/v1/jobs", all=1, fields="id,array"))["jobs"]:
+            first = row.get("array")
+            if first in found and rows[first].get("array") == first and row["id"] != first:
+                found[first] = (*found[first], row["id"])
+    return found
 
 
 def _named(client: Client, pattern: str, *, live: bool) -> int | None:
@@ -97,11 +100,15 @@ def _beside(other: str, command: str) -> str | None:
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
-def checked(client: Client, name: str, said: str, ids: Sequence[int], other: str | None) -> tuple[int, ...] | None:
-    """The jobs to wait for, arrays with all members, where all of the ids are hpcdl's only.
+def checked(
+    client: Client, name: str, groups: Sequence[tuple[Condition, ...]], other: str | None
+) -> tuple[tuple[Condition, ...], ...] | None:
+    """The conditions, on all members of arrays, where all of the ids are hpcdl's only.
 
     None: none of them is. Raises ClientError, and click.ClickException where nobody knows whose they are.
     """
+    ids = list(dict.fromkeys(each.job for group in groups for each in group))
+    said = f"job {', '.join(map(str, ids))} to wait for"
     rows = rows_of(client, ids)
     if not rows:
         return None
@@ -110,7 +117,35 @@ def checked(client: Client, name: str, said: str, ids: Sequence[int], other: str
         raise _refusal(said, f"job {next(iter(rows))} is hpcdl's and job {strange[0]} is not: no job can wait for both")
     for each in ids:
         _refuse_known_to_both(name, said, each, other)
-    return members_of(client, ids, rows)
+    members, found = members_of(client, ids, rows), list[tuple[Condition, ...]]()
+    for group in groups:
+        if len(group) == 1:
+            found += [(replace(group[0], job=number),) for number in members[group[0].job]]
+        elif array := next((each.job for each in group if len(members[each.job]) > 1), 0):
+            raise _refusal(
+                said, f"job {array} is an array, of which no job can wait for all members or for another job"
+            )
+        else:
+            found.append(group)
+    return tuple(found)
+
+
+def check_singleton(client: Client, name: str, own: str, other: str | None) -> bool:
+    """Whether a job of hpcdl's is called so, and lives. Raises ClientError, and click.ClickException where one of the
+    batch system's may be, too.
+    """
+    if _named(client, own, live=True) is None:
+        return False
+    command = command_named(name)
+    argv = [*command.name_lookup, own]
+    if other is not None and (path := _beside(other, argv[0])) is not None:
+        done = _said([path, *argv[1:]])
+        away = done is not None and command.no_cluster.search(done.err)
+        if not away and (done is None or done.code != 0 or done.out.strip()):
+            what = "may know" if done is None or done.code != 0 else "knows"
+            why = f"a job of hpcdl's is called {own}, and {command.system.title} {what} one, too"
+            raise _refusal("singleton", f"{why}: hpcdl submit --singleton for hpcdl's, HPCDL_BYPASS=1 for the other")
+    return True
 
 
 def _refuse_known_to_both(name: str, said: str, number: int, other: str | None) -> None:

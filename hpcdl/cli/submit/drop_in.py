@@ -21,6 +21,7 @@ from hpcdl.batch.options import BadLine, IgnoredOption, NotForHpcdl
 from hpcdl.batch.script import BatchScript, command_named, read_file, read_stdin, text_of
 from hpcdl.cli.output import say
 from hpcdl.cli.submit import dependencies
+from hpcdl.cli.submit.job import default_name
 from hpcdl.client import Client
 
 NOT_OURS = 75  # EX_TEMPFAIL: nothing was done
@@ -69,13 +70,17 @@ def waiting_for(client: Client, name: str, other: str | None, batch: BatchScript
     Raises NotForHpcdl where none of the jobs is hpcdl's, click.ClickException where one is not, or is also the batch
     system's, and ClientError.
     """
-    if not batch.asked.after:
+    asked = batch.asked
+    if asked.singleton:
+        own = asked.name or default_name((batch.file,))
+        if not dependencies.check_singleton(client, name, own, other) and not asked.awaits:
+            raise NotForHpcdl(f"hpcdl has no job named {own} to wait for")
+    if not asked.awaits:
         return batch
-    said = f"job {', '.join(map(str, batch.asked.after))} to wait for"
-    after = dependencies.checked(client, name, said, batch.asked.after, other)
-    if after is None:
-        raise NotForHpcdl(f"hpcdl knows no job {batch.asked.after[0]} to wait for")
-    return replace(batch, asked=replace(batch.asked, after=after))
+    conditions = dependencies.checked(client, name, asked.awaits, other)
+    if conditions is None:
+        raise NotForHpcdl(f"hpcdl knows no job {asked.awaits[0][0].job} to wait for")
+    return replace(batch, asked=replace(asked, after=None, conditions=conditions))
 
 
 def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home: Path) -> NoReturn:

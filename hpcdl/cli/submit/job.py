@@ -19,6 +19,7 @@ from hpcdl.cli.params import user_name
 from hpcdl.cli.submit.burst import stage_plans
 from hpcdl.cli.submit.gate import behind_gate, runs_gate
 from hpcdl.cli.submit.lightning import SRUN, as_tasks
+from hpcdl.cli.submit.options import AFTER
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
@@ -68,7 +69,7 @@ class JobRequest:
 
 _AS_GIVEN = (
     *("profile", "steps", "retries", "signal", "progress_regex", "progress", "resumes", "weight", "priority", "model"),
-    *("notify", "continue_from", "trainer_library", "cpus", "share"),
+    *("notify", "continue_from", "trainer_library", "cpus", "share", "singleton"),
 )
 """Options that are fields of a job as they are."""
 
@@ -93,6 +94,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
     place = folder if folder.is_absolute() else here / folder
+    waits = [group for name in AFTER for group in given[name]]
+    plain = [group for group in waits if len(group) == 1 and group[0].kind == "done" and group[0].job]
     burst = stage_plans(given, command, place, None if high is None else high * nodes[1])
     spec = JobSpec(
         **{name: given[name] for name in _AS_GIVEN},
@@ -106,7 +109,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         gpus_counts=counts,
         nodes=nodes[0],
         nodes_max=nodes[1] if nodes[1] > nodes[0] else None,
-        after=given["after"],
+        after=tuple(group[0].job for group in plain),
+        conditions=tuple(group for group in waits if group not in plain),
         env=tuple(_variables(given["env"], given.get("exports")).items()),
         checkpoint_dir=str(Path(checkpoints).absolute()) if checkpoints else None,
         grace_s=given["grace"],

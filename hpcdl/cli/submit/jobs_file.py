@@ -13,6 +13,7 @@ A file may also be the list of jobs alone. Values are looked at one by one: noth
 evaluated.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ import click
 
 from hpcdl.cli.params import check_input
 from hpcdl.cli.submit.job import JobRequest, request_of
+from hpcdl.cli.submit.options import AFTER
 from hpcdl.core.model.units import meant
 
 MAX_BYTES = 8 << 20
@@ -114,7 +116,10 @@ def read(ctx: click.Context, file: str) -> tuple[list[JobRequest], list[dict[str
         item.check_keys(("command", *options))
         job, earlier = _job(ctx, item, {**defaults, **own}, options, names)
         found.append(job)
-        entries.append(job.entry() | ({"after_entries": earlier} if earlier else {}))
+        done = [place for kind, place in earlier if kind == "done"]
+        others = [[kind, place] for kind, place in earlier if kind != "done"]
+        more = {"after_entries": done, "condition_entries": others}
+        entries.append(job.entry() | {key: places for key, places in more.items() if places})
         name = own["name"].value if "name" in own else None
         if isinstance(name, str):
             if name in names:
@@ -203,14 +208,14 @@ def _job(
     keys: Mapping[str, _Value],
     options: Mapping[str, click.Option],
     names: Mapping[str, int],
-) -> tuple[JobRequest, list[int]]:
-    """The job that these keys say, and the places of the jobs above that it waits for."""
+) -> tuple[JobRequest, list[tuple[str, int]]]:
+    """The job that these keys say, and what it waits for: jobs above, as (kind of condition, place)."""
     if "command" not in keys:
         item.wrong("command", "is missing: what the job runs")
     words = _words(keys["command"])
     flags: list[str] = []
     lines: dict[str, int] = {}
-    earlier: list[int] = []
+    earlier: list[tuple[str, int]] = []
     for key, value in keys.items():
         if key == "command":
             continue
@@ -247,7 +252,7 @@ def _words(value: _Value) -> list[str]:
     return words
 
 
-def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[int]) -> list[str]:
+def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[tuple[str, int]]) -> list[str]:
     """The texts of an option, one for each time that it is given; names of jobs above go into `earlier`."""
     if value.value is None:
         return []
@@ -257,21 +262,21 @@ def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[int]
     if key in ("env", "link") and isinstance(value.value, dict):
         return [f"{name}={each.scalar(name)}" for name, each in value.value.items()]
     texts = [each.scalar(key) for each in value.listed()]
-    if key == "hold":
+    if key in ("hold", "singleton"):
         switches = {"true": "1", "yes": "1", "on": "1", "false": "", "no": "", "off": ""}
         if len(texts) != 1 or texts[0].lower() not in switches:
-            value.wrong("hold", "must be true or false")
+            value.wrong(key, "must be true or false")
         return [switches[texts[0].lower()]]
-    if key == "after":
+    if key in AFTER:
         rest = []
         for text in texts:
             if text in names:
-                earlier.append(names[text])
-            elif all(part.strip().isdigit() for part in text.split(",")):
+                earlier.append((AFTER[key], names[text]))
+            elif all(part.strip().isdigit() or ":" in part for part in re.split("[,?]", text)):
                 rest.append(text)
             else:
                 hint = meant(text, names, f"it must stand above, with that name: {text}")
-                value.wrong("after", f"no job {text!r}: {hint}")
+                value.wrong(key.replace("_", "-"), f"no job {text!r}: {hint}")
         return rest
     if len(texts) > 1 and key in ("gpus", "array"):
         return [",".join(texts)]

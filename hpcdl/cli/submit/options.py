@@ -13,6 +13,7 @@ from hpcdl.cli import completion
 from hpcdl.cli.job_selection import job_ids
 from hpcdl.cli.params import Finite, Seconds, moment
 from hpcdl.core.model.arrays import Array, indices_from
+from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.job import (
     ECT_CLASSES,
     LONGEST_S,
@@ -153,6 +154,29 @@ def _share(value: str | None) -> Sharing | None:
     return None if value is None else Sharing.from_text(value)
 
 
+AFTER = {"after": "done", "after_any": "ended", "after_failed": "failed", "after_start": "started"}
+"""What jobs to wait for must have come to (`Condition.kind`), by the option that names them."""
+
+
+def _conditions(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[Condition, ...], ...]:
+    """Groups of which one condition each must be met: `3-7,12` are six groups, `3?slurm:12` is one."""
+    kind, found = AFTER[param.name or ""], list[tuple[Condition, ...]]()
+    for value in values:
+        if "," in value and "?" in value:
+            raise click.BadParameter(f"{value[:100]!r}: give ID,ID for all of them, or ID?ID for one", ctx, param)
+        parts = [part.strip() for part in re.split("[,?]", value)]
+        try:
+            batch = [(Condition(kind, batch=part.lower()),) for part in parts if ":" in part]
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+        numbers = job_ids(ctx, param, tuple(part for part in parts if ":" not in part))
+        each = [*((Condition(kind, number),) for number in numbers), *batch]
+        found += [tuple(one for (one,) in each)] if "?" in value else each
+    return tuple(dict.fromkeys(found))
+
+
 @_checked
 def _whose(value: str) -> str:
     text = value.strip().lower()
@@ -263,7 +287,26 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--accuracy", type=float, metavar="VALUE",
         help="The metric at which its script ends: predicts how far it has to go.",
     ),
-    click.option("--after", callback=job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE."),
+    click.option(
+        "--after", callback=_conditions, multiple=True, metavar="ID,..|ID?ID",
+        help="Start once these jobs are DONE; ID?ID: one of them; slurm:ID, lsf:ID: a batch job.",
+    ),
+    click.option(
+        "--after-any", callback=_conditions, multiple=True, metavar="ID,..|ID?ID",
+        help="Start once these jobs have ended, however that was.",
+    ),
+    click.option(
+        "--after-failed", callback=_conditions, multiple=True, metavar="ID,..|ID?ID",
+        help="Start once these jobs are FAILED or CANCELLED.",
+    ),
+    click.option(
+        "--after-start", callback=_conditions, multiple=True, metavar="ID,..|ID?ID",
+        help="Start once these jobs have started.",
+    ),
+    click.option(
+        "--singleton", is_flag=True,
+        help="One of your jobs of its name at a time: it waits for the earlier ones to end.",
+    ),
     click.option("-H", "--hold", is_flag=True, help="Keep it from starting until hpcdl release."),
     click.option(
         "--env", multiple=True, metavar="K[=V]",
@@ -339,7 +382,8 @@ def job_options(command: Any) -> Any:
 
 
 SECTIONS: dict[str, str] = {
-    "The job": "name tag link env cwd gate trainer_library git after hold priority weight deadline",
+    "The job": "name tag link env cwd gate trainer_library git after after_any after_failed after_start singleton hold "
+    "priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
     "model accuracy",
     "Many jobs at once": "array sweep max_parallel file",

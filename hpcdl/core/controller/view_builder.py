@@ -24,6 +24,7 @@ from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, gpu_kind
 from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, lifts_hold
 from hpcdl.core.rules import time_limits
+from hpcdl.core.rules.dependencies import waiting_why
 from hpcdl.core.rules.exemption import STARTS, Exemption, exemption
 
 
@@ -165,7 +166,7 @@ class Views:
     ) -> JobView:
         target = world.targets.get(job.id)
         profile, usual = self._profile(world, job, groups, profiles), self._histories.usual(groups)
-        blocked = blocked_why(world, job, now) or self._turns.wants(job)
+        blocked = blocked_why(world, job, now) or self._turns.behind(job) or self._turns.wants(job)
         background = job.running is not None and job.running.is_background
         exempt = None if background else exemption(world, job, profile, self._exempt_starts, usual)
         known = self._jobs.get(job.id)
@@ -323,10 +324,8 @@ def blocked_why(world: World, job: Job, now: float) -> str:
         return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
     if world.stopping:
         return "the daemon is stopping"
-    if job.spec.after:
-        waits = [each for each in job.spec.after if (before := world.jobs.get(each)) is None or not before.finished]
-        if waits:
-            return f"waiting for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
+    if waits := waiting_why(world, job):
+        return waits
     if job.failures.retry_at > now and job.running is None:  # running: the clock was set back
         return f"pauses after {count(job.failures.repeats, 'equal failure')}: {job.last.detail}"
     return ""
@@ -351,20 +350,50 @@ class _Capped:
         return before ^ self.admitted
 
 
+class _Namesakes:
+    """Unfinished jobs of one name and user, of which those that are singletons run one at a time, in order."""
+
+    __slots__ = ("admitted", "live", "members", "singletons")
+
+    def __init__(self) -> None:
+        self.members: list[int] = []  # ascending
+        self.live: set[int] = set()
+        self.singletons: set[int] = set()
+        self.admitted = 0  # the singleton that has its turn; 0: none
+
+    def settle(self) -> set[int]:
+        """Decides anew which singleton has its turn; those for whom that changed."""
+        before = self.admitted
+        first = self.members[0] if self.members and not self.live else 0
+        self.admitted = first if first in self.singletons else 0
+        return {before, self.admitted} - {0} if before != self.admitted else set()
+
+    def ahead_of(self, number: int) -> int:
+        """The job that a singleton waits for; 0: none."""
+        if number in self.live or number == self.admitted:
+            return 0
+        return self.members[0] if self.members[0] < number else min(self.live, default=0)
+
+
 class Turns:
-    """Which waiting members of capped arrays may be placed: in order, as far as there is room.
+    """Which waiting members of capped arrays may be placed: in order, as far as there is room; and which singletons.
 
     Members that hold GPUs, or that the last plan gave some, count; those that are held by their user, pause or wait for
-    other jobs neither count nor keep others from their turn. Only a cache of what follows from the world.
+    other jobs neither count nor keep others from their turn. A singleton waits for all earlier jobs of its name, and
+    for one that lives. Only a cache of what follows from the world.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[int, _Capped] = {}
         self._array_of: dict[int, int] = {}
         self._changed: set[int] = set()
+        self._names: dict[tuple[str, str], _Namesakes] = {}
+        self._name_of: dict[int, tuple[str, str]] = {}
+        self._changed_names: set[tuple[str, str]] = set()
 
     def note(self, world: World, job: Job | None, number: int, blocked: str) -> None:
         """A job may stand otherwise than before; None: it is finished. `blocked`: why it cannot be placed anyway."""
+        self._note_name(job, number)
         spec = None if job is None else job.spec
         if spec is None or not spec.array_most:
             self._forget(number)
@@ -391,6 +420,34 @@ class Turns:
                 del array.waiting[place]
             self._changed.add(spec.array)
 
+    def _note_name(self, job: Job | None, number: int) -> None:
+        key = self._name_of.get(number)
+        if job is None:
+            if key is not None:
+                del self._name_of[number]
+                alike = self._names[key]
+                del alike.members[bisect_left(alike.members, number)]
+                alike.live.discard(number)
+                alike.singletons.discard(number)
+                self._changed_names.add(key)
+            return
+        if key is None:
+            key = self._name_of[number] = (job.spec.name, job.spec.user)
+            alike = self._names.setdefault(key, _Namesakes())
+            insort(alike.members, number)
+            if job.spec.singleton:
+                alike.singletons.add(number)
+            self._changed_names.add(key)
+        alike = self._names[key]
+        if bool(job.live) != (number in alike.live):
+            (alike.live.add if job.live else alike.live.discard)(number)
+            self._changed_names.add(key)
+
+    def behind(self, job: Job) -> str:
+        """What a singleton waits for, in words; "" where it has its turn, or is none."""
+        first = self._names[self._name_of[job.id]].ahead_of(job.id) if job.spec.singleton else 0
+        return f"waiting for job {first} to end: one job named {job.spec.name} at a time" if first else ""
+
     def _forget(self, number: int) -> None:
         which = self._array_of.pop(number, None)
         if which is None:
@@ -406,6 +463,12 @@ class Turns:
     def settle(self) -> set[int]:
         """The jobs that have their turn now and had not before, or the other way round."""
         found: set[int] = set()
+        for key in self._changed_names:
+            alike = self._names[key]
+            found |= alike.settle()
+            if not alike.members:
+                del self._names[key]
+        self._changed_names.clear()
         for which in self._changed:
             array = self._arrays[which]
             found |= array.settle()

@@ -20,7 +20,7 @@ from hpcdl.core.model.world import World
 
 DICTS = (
     "jobs", "active", "nodes", "holders", "backgrounds", "request_ids", "observed", "live", "awaited", "pilots",
-    "notices", "routes",
+    "notices", "routes", "awaited_batch", "batch_ends",
 )  # fmt: skip
 
 

@@ -168,7 +168,11 @@ def _role_changed(world: World, event: ev.RoleChanged, at: float) -> None:
         put(world, job, changed(incarnation, placement=replace(incarnation.placement, role=event.role)))
 
 
-@effect(ev.Started, during=(GATED, RUNNING, SAVING), decides=Decision.NONE)
+def _decides_started(world: World, event: ev.Started) -> Decision:
+    return Decision.ASK if event.job in world.awaited else Decision.NONE  # for its start, perhaps
+
+
+@effect(ev.Started, during=(GATED, RUNNING, SAVING), decides=_decides_started)
 def _started(world: World, event: ev.Started, at: float) -> None:
     job, incarnation = step_of(world, event)
     incarnation = put_part(incarnation, changed(part_of(world, event, incarnation), started=True))

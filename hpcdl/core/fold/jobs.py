@@ -35,7 +35,7 @@ killed, and is still there when it is started months later, is among them. One l
 ROUND = 1_000
 """Jobs between two looks for submits that are to be forgotten: each goes through all that go."""
 
-SUBMITTED = ("jobs", "active", "request_ids", "awaited")
+SUBMITTED = ("jobs", "active", "request_ids", "awaited", "awaited_batch")
 
 
 @effect(ev.JobSubmitted, writes=SUBMITTED)
@@ -45,7 +45,7 @@ def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     spec = _sharing(world, event.job, event.spec)
     progress = JobProgress(total=spec.steps)
     world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, progress=progress, nonce=event.nonce)
-    _submitted(world, (event.job,), spec.after, event.request_id, at)
+    _submitted(world, (event.job,), spec, event.request_id, at)
 
 
 @effect(ev.ArraySubmitted, writes=SUBMITTED, jobs=lambda world, event: event.members)
@@ -63,7 +63,7 @@ def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
         made = {number: changed(first, id=number, spec=spec) for number, spec in zip(members, specs, strict=True)}
         last = _last = (event, at, made)
     world.jobs.update(last[2])
-    _submitted(world, members, event.spec.after, event.request_id, at)
+    _submitted(world, members, event.spec, event.request_id, at)
 
 
 _last: tuple[ev.ArraySubmitted, float, dict[int, Job]] | None = None
@@ -78,10 +78,9 @@ def _sharing(world: World, number: int, spec: JobSpec) -> JobSpec:
     return spec
 
 
-def _submitted(world: World, numbers: Sequence[int], after: tuple[int, ...], request_id: str, at: float) -> None:
+def _submitted(world: World, numbers: Sequence[int], spec: JobSpec, request_id: str, at: float) -> None:
     world.active.update(dict.fromkeys(numbers))
-    for number in after:
-        world.awaited[number] = (*world.awaited.get(number, ()), *numbers)
+    world.await_others(spec, numbers)
     world.request_ids[request_id] = (*world.request_ids.get(request_id, ()), *numbers)
     following = max(world.next_job, numbers[-1] + 1)
     if following // ROUND > world.next_job // ROUND:
@@ -104,7 +103,7 @@ def _forget_submits(world: World, before: float) -> None:
         del world.request_ids[request_id]
 
 
-@effect(ev.JobRetried, writes=("jobs", "active", "awaited"))
+@effect(ev.JobRetried, writes=("jobs", "active", "awaited", "awaited_batch"))
 def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
     job = job_of(world, event)
     if job.outcome not in (JobState.FAILED, JobState.CANCELLED):
@@ -130,9 +129,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
     world.active[job.id] = None
     if later:
         world.active = dict.fromkeys(sorted(world.active))
-    for number in job.spec.after:
-        if job.id not in (waiting := world.awaited.get(number, ())):
-            world.awaited[number] = (*waiting, job.id)
+    world.await_others(job.spec, (job.id,))
 
 
 @effect(ev.JobHeld)

@@ -10,10 +10,27 @@ from hpcdl.core.fold.write import story
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import PilotEvent
 from hpcdl.core.model.pilot import BatchState, Pilot
-from hpcdl.core.model.world import World
+from hpcdl.core.model.world import BatchEnd, World
 
 KEPT = 64
 """Pilots that have ended and are remembered."""
+
+
+KEPT_ENDS = 1_000
+"""Ends of batch jobs that are remembered while no job waits for them: it may be retried."""
+
+
+@effect(
+    ev.BatchDependencyEnded,
+    writes=("batch_ends", "awaited_batch"),
+    jobs=lambda world, event: world.awaited_batch.get(event.batch, ()),
+)
+def batch_dependency_ended(world: World, event: ev.BatchDependencyEnded, at: float) -> None:
+    world.batch_ends[event.batch] = BatchEnd(event.done, event.how)
+    for batch in list(world.batch_ends)[: max(0, len(world.batch_ends) - KEPT_ENDS)]:
+        if not any(each in world.active for each in world.awaited_batch.get(batch, ())):
+            del world.batch_ends[batch]
+            world.awaited_batch.pop(batch, None)
 
 
 @effect(ev.PilotRequested, writes=("pilots",))

@@ -86,12 +86,15 @@ class CommandRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job of a submit, or an array of them. `after`: places of earlier entries of the submit that must be DONE."""
+    """A job of a submit, or an array of them. `after`: places of earlier entries of the submit that must be DONE;
+    `conditions`: (kind, place) of earlier entries, all jobs of which must have come to that.
+    """
 
     spec: JobSpec
     array: Array | None = None
     held: bool = False
     after: tuple[int, ...] = ()
+    conditions: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +276,7 @@ class BatchSeen:
 
     `asked_at`: when the poll began; of nodes that joined since then it may tell what was before that. `own`: the batch
     job that the daemon runs in, "" outside of any. `waiting`: others' batch jobs that wait (None: not asked).
+    `system`: which batch system it is.
     """
 
     jobs: tuple[BatchJob, ...] = ()
@@ -280,6 +284,7 @@ class BatchSeen:
     asked_at: float = math.inf
     own: str = ""
     waiting: tuple[PendingBatchJob, ...] | None = None
+    system: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -630,6 +630,17 @@ class PilotEnded(PilotEvent):
     job: BatchJob | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDependencyEnded(Event):
+    """Concluded: a batch job that jobs wait for is over, or gone. `batch`: `slurm:1234`. `done`: whether it succeeded;
+    None where the batch system does not say any more.
+    """
+
+    batch: str
+    done: bool | None
+    how: str
+
+
 # --- notifications ----------------------------------------------------------------------------------------------------
 
 

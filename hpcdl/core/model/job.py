@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.notice import check_destinations
 from hpcdl.core.model.tags import Links, check_links, check_tags
 
@@ -246,6 +247,8 @@ class JobSpec:
     ] = ()  # its plans, by GPUs ascending, and so how it scales; (): it is not burst-parallel
     tags: tuple[str, ...] = ()  # its user's words for it; nothing is decided by them
     links: Links = ()  # (name, http(s) URL) that pages link to
+    conditions: tuple[tuple[Condition, ...], ...] = ()  # on other jobs: it starts once one of each group is met
+    singleton: bool = False  # it waits for the earlier jobs of its name and user to end
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -333,8 +336,26 @@ class JobSpec:
                 )
             if sum(len(plan.widths) for plan in self.burst) > MOST_WIDTHS:
                 raise ValueError(f"burst-parallel plans must have at most {MOST_WIDTHS} widths in all")
+        if not all(self.conditions):
+            raise ValueError("a group of conditions must have one or more")
         if any(not key or "=" in key for key, _ in self.env):
             raise ValueError("an environment variable's name must not be empty or hold '='")
+
+    def named_alike(self, other: "JobSpec") -> bool:
+        """Whether both are jobs of one name and user."""
+        return (self.name, self.user) == (other.name, other.user)
+
+    @property
+    def awaits(self) -> tuple[int, ...]:
+        """The jobs whose end or start it waits for."""
+        if not self.conditions:
+            return self.after
+        return (*self.after, *(each.job for group in self.conditions for each in group if each.job))
+
+    @property
+    def awaits_batch(self) -> tuple[str, ...]:
+        """The batch jobs whose end it waits for."""
+        return tuple(each.batch for group in self.conditions for each in group if each.batch)
 
     @property
     def total_is_known(self) -> bool:

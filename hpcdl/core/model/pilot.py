@@ -40,6 +40,12 @@ class BatchJob:
     preempted: bool = False  # it ends or ended because its nodes were given to somebody else
     code: int | None = None  # exit code; None: not known
     by_hand: bool = False  # somebody ended it (scancel, bkill), which may have been us
+    failed: bool = False  # it ended, and not well, whatever its exit code is: out of time, on a node that failed
+
+    @property
+    def done(self) -> bool:
+        """Whether it ended, and well."""
+        return self.state is BatchState.ENDED and self.code == 0 and not (self.failed or self.preempted or self.by_hand)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 the state that users see of a job is derived in `transitions.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
@@ -253,6 +254,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """How a batch job ended that jobs wait for, as the batch system says."""
+
+    done: bool | None  # it succeeded; None: nobody knows
+    how: str  # in words
+
+
+@dataclass(frozen=True, slots=True)
 class Floor:
     """What jobs may have had that this ledger does not know: it was restored, or lost events (`IdsRaised`)."""
 
@@ -296,17 +305,30 @@ class World:
     unknown: tuple[tuple[int, int], ...] = ()  # first and last of ids that were jumped over (`IdsRaised`)
     floor: Floor = Floor()
 
-    # These two follow from `jobs`, and are not stored.
+    batch_ends: dict[str, BatchEnd] = field(default_factory=dict)  # of batch jobs that jobs waited for, the newest last
+
+    # These follow from `jobs`, and are not stored.
     live: dict[int, None] = field(init=False, repr=False)  # the ids of jobs that have incarnations
+    awaited_batch: dict[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    """By batch job: unfinished jobs that wait for its end, and some that are finished."""
     awaited: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     """By job: those that wait for its end, finished ones too."""
 
     def __post_init__(self) -> None:
-        self.awaited = {}
+        self.awaited, self.awaited_batch = {}, {}
         for number in self.active:
-            for before in self.jobs[number].spec.after if number in self.jobs else ():
-                self.awaited[before] = (*self.awaited.get(before, ()), number)
+            if number in self.jobs:
+                self.await_others(self.jobs[number].spec, (number,))
         self.live = {number: None for number in self.active if number in self.jobs and self.jobs[number].live}
+
+    def await_others(self, spec: JobSpec, numbers: Sequence[int]) -> None:
+        """Notes that these jobs wait for those that the spec names. Only effects call it."""
+        for before in spec.awaits:
+            if numbers[0] not in (known := self.awaited.get(before, ())):
+                self.awaited[before] = (*known, *numbers)
+        for batch in spec.awaits_batch:
+            if numbers[0] not in (known := self.awaited_batch.get(batch, ())):
+                self.awaited_batch[batch] = (*known, *numbers)
 
     def __copy__(self) -> "World":
         return unchecked(self)  # at every step: a fifth of what `copy` takes by itself

@@ -30,8 +30,10 @@ def poll_events(
     missed: MutableMapping[str, int],
     asked_at: float = math.inf,
     own: str = "",
+    system: str = "",
 ) -> Iterator[ev.Event]:
-    """The events of one poll. `missed`: by batch id, in how many polls in a row it was GONE; kept up here.
+    """The events of one poll. `missed`: by batch id, in how many polls in a row it was GONE; kept up here. `system`:
+    the batch system that was asked, as jobs that wait for batch jobs name it.
 
     `asked_at`: when it began. A node whose agent came later may be of a batch job that was requeued since. `own`: the
     batch job that the daemon runs in, "" outside of any.
@@ -39,23 +41,39 @@ def poll_events(
     pilots = {pilot.batch_id: pilot for pilot in world.pilots.values() if pilot.batch_id and not pilot.over}
     held = _held(world, asked_at)
     for job in jobs:
-        pilot, nodes = pilots.get(job.id), held.get(job.id, [])
+        pilot, nodes, awaited = pilots.get(job.id), held.get(job.id, []), f"{system}:{job.id}"
+        waits = awaited in world.awaited_batch and awaited not in world.batch_ends
         if job.state is BatchState.GONE and not _is_there(world, job.id, own):
             missed[job.id] = missed.get(job.id, 0) + 1
             if missed[job.id] >= MISSES:
                 missed.pop(job.id)
                 how = f"its batch system has said {MISSES} times in a row that there is no such batch job"
                 yield from _over(pilot, job.id, nodes, how, None)
+                if waits:
+                    yield ev.BatchDependencyEnded(awaited, None, how)
             continue
         missed.pop(job.id, None)
         if job.state is BatchState.ENDED and not _is_there(world, job.id, own):
             yield from _over(pilot, job.id, nodes, _how(job), job)
+            if waits:
+                yield ev.BatchDependencyEnded(awaited, job.done, _how(job))
         if job.state in (BatchState.ENDED, BatchState.GONE, BatchState.MISSING, BatchState.UNKNOWN):
             continue
         if pilot is not None and pilot.job != job and not (job.state is BatchState.PENDING and _connected(nodes)):
             yield ev.PilotSeen(pilot.id, job)
         for node in nodes:
             yield from _looked_at(node, job)
+
+
+def awaited_batch_jobs(world: World, system: str) -> set[str]:
+    """The ids of batch jobs for whose end unfinished jobs wait, of the batch system of that name."""
+    return {
+        batch.partition(":")[2]
+        for batch, numbers in world.awaited_batch.items()
+        if batch.startswith(f"{system}:")
+        and batch not in world.batch_ends
+        and any(number in world.active for number in numbers)
+    }
 
 
 def with_agents(world: World) -> tuple[Pilot, ...]:

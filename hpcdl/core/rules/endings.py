@@ -21,6 +21,7 @@ from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.transitions import FAILURES, UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules import time_limits
+from hpcdl.core.rules.dependencies import never_why
 
 NOT_RUN = (126, 127)
 """Exit codes, of shells and of our starts, of a command that may not be run or is not there."""
@@ -78,11 +79,8 @@ def _job_ended(world: World, job: Job) -> list[Event]:
         return [JobEnded(job.id, JobState.CANCELLED, "cancelled by its user")]
     if job.out_of_time:
         return [JobEnded(job.id, JobState.FAILED, time_limits.over_text(job))]
-    for number in job.spec.after:
-        before = world.jobs.get(number)
-        if before is not None and before.outcome in (JobState.FAILED, JobState.CANCELLED):
-            return [JobEnded(job.id, JobState.CANCELLED, f"job {number}, which it waited for, is {before.outcome}")]
-    return []
+    never = never_why(world, job)
+    return [JobEnded(job.id, JobState.CANCELLED, never)] if never else []
 
 
 def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:

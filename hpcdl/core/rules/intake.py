@@ -47,6 +47,7 @@ class Settings:
     avoid_failures: int = 0  # so many failures of several jobs in a row on a GPU exclude it, too; 0: never
     exempt_starts: float = STARTS  # see `exemption.STARTS`; 0: policies preempt whenever they want to
     sharing: bool = False  # jobs that agreed to it may be backgrounds, under policies that leave it to this
+    batch_system: str = ""  # of which jobs may wait for batch jobs; "": none
 
 
 Late = Callable[[World, Mapping[int, Request]], Any]
@@ -170,8 +171,8 @@ class Intake:
         return len(jobs)
 
     def _submitting(self) -> Submitting:
-        most = self._settings.max_jobs_a_submit
-        return Submitting(self.draft, self.now, self._profiles.by_name, most, self._add, self._touched)
+        most, system = self._settings.max_jobs_a_submit, self._settings.batch_system
+        return Submitting(self.draft, self.now, self._profiles.by_name, most, self._add, self._touched, system)
 
     def _unfinished(self, number: int) -> Job:
         return unfinished(self.draft.world, number)
@@ -309,13 +310,16 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.BatchSeen) -> None:
-        for event in list(
-            batch_poll.poll_events(self.draft.world, command.jobs, self._missed, command.asked_at, command.own)
-        ):
+        found = batch_poll.poll_events(
+            self.draft.world, command.jobs, self._missed, command.asked_at, command.own, command.system
+        )
+        for event in list(found):
             if isinstance(event, ev.NodeLost):
                 self._lose(event.node, event.reason)
             else:
                 self._add(event)
+            if isinstance(event, ev.BatchDependencyEnded):
+                self._touched |= dict.fromkeys(self.draft.world.awaited_batch.get(event.batch, ()))
 
     @_take.register
     def _(self, command: cmd.PilotTaken) -> None:

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -13,12 +13,14 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.arrays import check_places, expand, named
 from hpcdl.core.model.commands import CommandRefused, Entry
+from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.job import ECT_CLASSES, JobSpec, check_counts
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, JobState, World, beginning_of, can_suspend, floor_of, no_such_job
+from hpcdl.core.rules.dependencies import never_why, surely_before
 from hpcdl.core.rules.launchers import check_launcher
 from hpcdl.core.rules.retention import as_history, is_retired
 
@@ -39,14 +41,18 @@ class Submitting:
         most: int,
         add: Add,
         touched: MutableMapping[int, None],
+        batch_system: str = "",
     ) -> None:
-        """`profiles`: by name in lower case. `most`: jobs that one submit may have. `touched`: jobs to conclude of."""
+        """`profiles`: by name in lower case. `most`: jobs that one submit may have. `touched`: jobs to conclude of.
+        `batch_system`: with which the daemon talks, "" for none.
+        """
         self._draft = draft
         self._now = now
         self._profiles = profiles
         self._most = most
         self._add = add
         self._touched = touched
+        self._batch_system = batch_system
 
     def take(self, command: cmd.Submit) -> tuple[int, ...]:
         """The ids of its jobs. Raises CommandRefused, and nothing of it is taken."""
@@ -79,11 +85,15 @@ class Submitting:
             check_launcher(spec)
         except ValueError as error:
             raise CommandRefused(str(error), "launcher") from None
-        missing = [number for number in spec.after if number not in world.jobs]
+        missing = [number for number in spec.awaits if number not in world.jobs]
         if missing and is_retired(world, missing[0]):
             raise CommandRefused(f"{as_history(missing[0])}: submit this one without waiting for it", "finished")
         if missing:
             raise CommandRefused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
+        for batch in spec.awaits_batch:
+            if batch.partition(":")[0] != self._batch_system:
+                there = f"its batch system is {self._batch_system}" if self._batch_system else "it has no batch system"
+                raise CommandRefused(f"the daemon cannot wait for {batch}: {there}", "batch-system")
         if spec.profile is not None and spec.profile.lower() not in self._profiles:
             names = ", ".join(sorted({profile.name for profile in self._profiles.values()})) or "none"
             near = get_close_matches(spec.profile.lower(), list(self._profiles), 1)
@@ -104,22 +114,26 @@ class Submitting:
         found: list[tuple[Entry, range]] = []
         first = self._draft.world.next_job
         for place, entry in enumerate(entries):
-            after = list(entry.spec.after)
-            for other in entry.after:
+            for other in (*entry.after, *(which for _, which in entry.conditions)):
                 if not 0 <= other < place:
                     raise CommandRefused(
                         f"entry {place} waits for entry {other}: it must wait for earlier ones", "after"
                     )
-                after += found[other][1]
+            spec = entry.spec
+            after = [*spec.after, *(number for other in entry.after for number in found[other][1])]
+            more = [(kind, number) for kind, other in entry.conditions for number in found[other][1]]
             size = 1 if entry.array is None else entry.array.size
-            if len(after) * size > MOST_AWAITED:
+            waits = len(after) + len(more) + len(spec.awaits) - len(spec.after)
+            if waits * size > MOST_AWAITED:
                 raise CommandRefused(
-                    f"{count(size, 'job')} that wait for {count(len(after), 'job')} each are too many: have one job "
+                    f"{count(size, 'job')} that wait for {count(waits, 'job')} each are too many: have one job "
                     "wait for them all, and the others for that one",
                     "after",
                 )
-            if entry.after:
-                entry = replace(entry, spec=replace(entry.spec, after=tuple(dict.fromkeys(after))))
+            if entry.after or more:
+                conditions = (*spec.conditions, *((Condition(*each),) for each in more))
+                spec = replace(spec, after=tuple(dict.fromkeys(after)), conditions=conditions)
+                entry = replace(entry, spec=spec)
             found.append((entry, range(first, first + size)))
             first += size
         return found
@@ -137,7 +151,7 @@ class Submitting:
                     first, entry.spec, request_id, array.indices, array.sweep, array.max_parallel, entry.held, nonce
                 )
             )
-        if entry.spec.after:  # what it waits for may have failed already
+        if entry.spec.after or entry.spec.conditions:  # what it waits for may have failed already
             self._touched.update(dict.fromkeys(ids))
 
     def _with_deadline(self, spec: JobSpec) -> JobSpec:
@@ -173,7 +187,9 @@ class Submitting:
             folder = spec.checkpoint_dir
             if folder is None:
                 continue
-            before = _all_before(world, spec.after) if folder in users else set()
+            before = surely_before(world, spec) if folder in users else set()
+            if spec.singleton:
+                before.update(each for each in users.get(folder, ()) if world.jobs[each].spec.named_alike(spec))
             user = next((number for number in users.get(folder, ()) if number not in before), None)
             if user is not None:
                 raise CommandRefused(
@@ -236,7 +252,9 @@ class Submitting:
                 "--with-dependents retries both",
                 "after",
             )
-        retired = next((each for each in job.spec.after if is_retired(world, each)), None)
+        if never := never_why(world, job):
+            raise CommandRefused(f"job {job.id} would never start: {never}: submit it again", "after")
+        retired = next((each for each in job.spec.awaits if is_retired(world, each)), None)
         if retired is not None:
             raise CommandRefused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
         self._refuse_shared_folders((job.spec,), again=True)
@@ -249,7 +267,8 @@ class Submitting:
         for number in dependents:
             other = self._draft.world.jobs[number]
             try:
-                if any(_gone(self._draft.world, each) or is_retired(world, each) for each in other.spec.after):
+                never = never_why(self._draft.world, other)
+                if never or any(is_retired(world, each) for each in other.spec.awaits):
                     raise CommandRefused("it waits for another one that failed, or is history")
                 self._refuse_shared_folders((other.spec,), again=True)
             except CommandRefused:
@@ -339,17 +358,6 @@ def _cancelled_with(world: World, number: int) -> list[int]:
                 found.add(each)
                 more.append(each)
     return sorted(found)
-
-
-def _all_before(world: World, after: Iterable[int]) -> set[int]:
-    """These jobs, and those that they wait for in turn."""
-    found, more = set[int](), list(after)
-    while more:
-        job = world.jobs.get(more.pop())
-        if job is not None and job.id not in found:
-            found.add(job.id)
-            more += job.spec.after
-    return found
 
 
 def _specs(entry: Entry, numbers: range) -> Sequence[JobSpec]:

@@ -26,7 +26,7 @@ def jobs_to_retire(world: World, now: float, keep: int, busy: Iterable[int] = ()
         return ()
     needed = {*busy, *(notice.job for notice in world.notices.values())}
     for number in world.active:
-        needed.update(world.jobs[number].spec.after)
+        needed.update(world.jobs[number].spec.awaits)
     old = {job.id for job in world.jobs.values() if _is_old(job, now)} - needed
     incomplete = {job.spec.array for job in world.jobs.values() if job.id not in old} - {0}
     most, chosen, array = min(surplus, BATCH), list[int](), 0

@@ -14,6 +14,7 @@ from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.arrays import Array, indices_from, indices_of
 from hpcdl.core.model.commands import Entry, Submit
+from hpcdl.core.model.dependency import KINDS
 from hpcdl.core.model.frozen import CodecError, from_json
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import JobView, Policies, Profiles, View, deadlines_unheeded
@@ -74,6 +75,7 @@ def _entry(given: Any) -> JobSpec | Entry:
         raise BadSubmit("like names a job of a running daemon: a spooled submit cannot have it")
     plain = dict(given)
     array, held, after = plain.pop("array", None), plain.pop("held", False), plain.pop("after_entries", [])
+    conditions = plain.pop("condition_entries", [])
     for name in MEMBERS:
         plain.pop(name, None)
     spec = from_json(JobSpec, plain)
@@ -81,9 +83,16 @@ def _entry(given: Any) -> JobSpec | Entry:
         raise BadSubmit("held must be true or false")
     if not isinstance(after, list) or not all(type(each) is int for each in after):
         raise BadSubmit("after_entries must be a list of places of earlier jobs in the list")
-    if array in (None, 0) and not held and not after:
+    if not isinstance(conditions, list) or not all(map(_is_condition, conditions)):
+        raise BadSubmit(f"condition_entries must be a list of [one of {', '.join(KINDS)}, place of an earlier job]")
+    if array in (None, 0) and not held and not after and not conditions:
         return spec
-    return Entry(spec, None if array in (None, 0) else array_of(array), held, tuple(after))
+    plan = None if array in (None, 0) else array_of(array)
+    return Entry(spec, plan, held, tuple(after), tuple((kind, place) for kind, place in conditions))
+
+
+def _is_condition(given: Any) -> bool:
+    return isinstance(given, list) and len(given) == 2 and given[0] in KINDS and type(given[1]) is int
 
 
 def array_of(given: Any) -> Array:

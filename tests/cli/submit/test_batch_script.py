@@ -155,6 +155,26 @@ def test_all_of_bsubs_lines(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "line, after, conditions, singleton",
+    [
+        ("#SBATCH -d afterok:3,afterany:4:5", [3], [["ended 4"], ["ended 5"]], False),
+        ("#SBATCH -d afternotok:3?afterok:4", [], [["failed 3", "done 4"]], False),
+        ("#SBATCH -d singleton,after:6", [], [["started 6"]], True),
+        ("#BSUB -w '(done(3) || exit(4)) && ended(5)'", [], [["done 3", "failed 4"], ["ended 5"]], False),
+        ("#BSUB -w '( done(3) && (exit(4)) )'", [3], [["failed 4"]], False),
+        ("#BSUB -w started(3)", [], [["started 3"]], False),
+    ],
+)
+def test_every_kind_of_dependency(
+    fake: FakeDaemon, hpcdl: Run, line: str, after: list[int], conditions: list[list[str]], singleton: bool
+) -> None:
+    gpus = "#SBATCH --gres=gpu:1" if "SBATCH" in line else "#BSUB -gpu num=1"
+    (spec,) = sent(fake, hpcdl("submit", write(f"#!/bin/sh\n{line}\n{gpus}\ntrue\n")))
+    found = [[f"{each['kind']} {each['job']}" for each in group] for group in spec["conditions"]]
+    assert (spec["after"], found, spec["singleton"]) == (after, conditions, singleton)
+
+
 def test_options_win_over_the_lines(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     path = sbatch("-J net --gres=gpu:2 -N 2 --dependency=afterok:1 -D /nowhere --export=A=1")
     words = f"--name mine --gpus 1:3 --nodes 1:4 --after 7 --cwd {tmp_path} --env A=2 --grace 5"
@@ -215,9 +235,9 @@ BAD: list[tuple[str, str, str]] = [
     ("#SBATCH", "--array=0-99999999", "at most 10000"),
     ("#SBATCH", "--array=a", "'a' is not an index"),
     ("#SBATCH", "--array=1-3%x", "'x' is not a number of jobs"),
-    ("#SBATCH", "--dependency=afterany:3", "'afterany:3': a job of hpcdl waits for others to be DONE"),
+    ("#SBATCH", "--dependency=aftercorr:3", "'aftercorr:3': a job of hpcdl waits by afterok, afterany"),
+    ("#SBATCH", "--dependency=afterok:3,afterany:4?after:5", "Slurm takes ',' or '?' in it, not both"),
     ("#SBATCH", "--dependency=afterok:12_3", "'12_3' is not the id of a job of hpcdl"),
-    ("#SBATCH", "--dependency=singleton", "'singleton'"),
     ("#SBATCH", "--export==3", "a variable has no name"),
     ("#SBATCH", "--job-name", "its value is missing"),
     ("#SBATCH", '-J "net', "no closing quotation"),
@@ -226,7 +246,9 @@ BAD: list[tuple[str, str, str]] = [
     ("#BSUB", "-gpu nmu=1", "'nmu=1' is not known"),
     ("#BSUB", "-n many", "'many' is not a number of processors"),
     ("#BSUB", '-n 5 -R "span[ptile=2]"', "cannot be spread evenly"),
-    ("#BSUB", '-w "ended(3)"', "'ended(3)': a job of hpcdl waits"),
+    ("#BSUB", '-w "post_done(3)"', "'post_done(3)': a job of hpcdl waits"),
+    ("#BSUB", '-w "done(3) && exit(4) || done(5)"', "&& and || together need parentheses"),
+    ("#BSUB", '-w "done(3) || (done(4) && done(5))"', "&& within || is not one"),
     ("#BSUB", '-J "x[3-1]"', "must go up"),
     ("#BSUB", "-gpu", "its value is missing"),
 ]

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,7 +131,6 @@ def test_the_later_dependency_counts_and_others_words_do_not() -> None:
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["-d", "afterany:12", "train.sh"], "job 12 is hpcdl's"),
         (["--dependency=afternotok:12", "cpu.sh"], "job 12 is hpcdl's"),
         (["--dependency=after:12+5", "cpu.sh"], "job 12 is hpcdl's"),
         (["--dependency=aftercorr:30", "train.sh"], "job 30 is hpcdl's"),
@@ -142,7 +142,8 @@ def test_the_later_dependency_counts_and_others_words_do_not() -> None:
         (["--dependency=afterok:21", "train.sh"], "hpcdl and Slurm both know job 21"),
         (["--dependency=afterany:21", "cpu.sh"], "hpcdl and Slurm both know job 21"),
         (["--dependency=singleton", "-J", "prep", "cpu.sh"], "job 12 of hpcdl's is called prep"),
-        (["--dependency=singleton", "-J", "prep", "train.sh"], "job 12 of hpcdl's is called prep"),
+        (["--dependency=singleton?afterok:12", "-J", "prep", "train.sh"], "job 12 is hpcdl's"),
+        (["--dependency=afterok:12?afterany:30", "train.sh"], "job 30 is an array"),
         (["-dafterany:12", "--nonsense", "cpu.sh"], "job 12 is hpcdl's"),
         (["-dafterany:12", "--gpus=1", "missing.sh"], "job 12 is hpcdl's"),
     ],
@@ -186,7 +187,30 @@ def test_ids_that_the_ledger_forgot_are_still_hpcdls(fake: FakeDaemon, here: Pla
 def test_ids_of_hpcdls_alone_are_waited_for(fake: FakeDaemon, here: Place) -> None:
     assert here.run("sbatch", "--dependency=afterok:12", "train.sh").out.startswith("Submitted batch job ")
     assert here.run("sbatch", "--dependency=afterok:30,afterok:12", "train.sh").code == 0
-    assert [spec["after"] for spec in specs(fake)] == [[12], [30, 12, 31, 32]]  # of an array all
+    assert [spec["after"] for spec in specs(fake)] == [[12], [30, 31, 32, 12]]  # of an array all
+    assert here.got() is None
+
+
+def test_other_conditions_on_hpcdls_jobs_are_taken(fake: FakeDaemon, here: Place) -> None:
+    words = ["--dependency=afterany:30,afternotok:12", "--dependency=afternotok:12?after:31"]
+    assert [here.run("sbatch", each, "train.sh").code for each in words] == [0, 0]
+    sent: list[Any] = [spec["conditions"] for spec in specs(fake)]
+    shown = [[[(each["kind"], each["job"]) for each in group] for group in groups] for groups in sent]
+    assert shown[0] == [[("ended", 30)], [("ended", 31)], [("ended", 32)], [("failed", 12)]]
+    assert shown[1] == [[("failed", 12), ("started", 31)]]
+    assert here.got() is None
+
+
+def test_a_singleton_waits_for_hpcdls_job_of_its_name_unless_slurm_may_have_one(fake: FakeDaemon, here: Place) -> None:
+    words = ("--dependency=singleton", "-J", "prep", "train.sh")
+    for answer, said in (("echo 88", "Slurm knows one, too"), ("exit 1", "Slurm may know one, too")):
+        here.executable(here.real / "squeue", f"#!/bin/sh\n{answer}\n")
+        done = here.run("sbatch", *words)
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert said in done.err
+    here.executable(here.real / "squeue", "#!/bin/sh\ntrue\n")
+    assert here.run("sbatch", *words).code == 0
+    assert [(spec["name"], spec["singleton"]) for spec in specs(fake)] == [("prep", True)]
     assert here.got() is None
 
 
@@ -202,7 +226,8 @@ def test_a_slurm_that_says_nothing_is_not_taken_to_know_nothing(fake: FakeDaemon
 @pytest.mark.parametrize(
     "words, stdin, said",
     [
-        (["-w", "ended(12)"], LSF, "job 12 is hpcdl's"),
+        (["-w", "ended(12) && done(5000)"], LSF, "job 12 is hpcdl's and job 5000 is not"),
+        (["-w", "done(12) || ended(30) && exit(12)"], LSF, "job 12 is hpcdl's"),
         (["-w", "done(12[2])"], LSF, "job 12 is hpcdl's"),
         (["-w", "done(12) || done(5000)"], LSF, "job 12 is hpcdl's"),
         (["-w", "done(12) && done(5000)"], LSF, "job 12 is hpcdl's and job 5000 is not"),
@@ -210,7 +235,7 @@ def test_a_slurm_that_says_nothing_is_not_taken_to_know_nothing(fake: FakeDaemon
         (["-w", "done(prep)"], LSF, "job 12 of hpcdl's is called prep"),
         (["-w", "old && done(5000)", "true"], "", "job 21 of hpcdl's is called old"),
         (["-w", "done(12)", "true"], "", "job 12 is hpcdl's"),
-        ([], LSF + "#BSUB -w 'exit(12)'\n", "job 12 is hpcdl's"),
+        ([], LSF + "#BSUB -w 'post_done(12)'\n", "job 12 is hpcdl's"),
     ],
 )
 def test_no_id_of_hpcdls_reaches_lsf(fake: FakeDaemon, here: Place, words: list[str], stdin: str, said: str) -> None:

@@ -66,7 +66,7 @@ PASSED: list[tuple[str, list[str], str]] = [
     ("sbatch", ["-w", "n[1-2]", "train.sh"], "chosen nodes"),
     ("sbatch", ["--gres=gpu:a100:2", "train.sh"], "a type"),
     ("sbatch", ["-N2", "train.sh"], "several nodes"),
-    ("sbatch", ["--dependency=afterany:3", "train.sh"], "another dependency"),
+    ("sbatch", ["--dependency=aftercorr:3", "train.sh"], "another dependency"),
     ("sbatch", ["--gres=gpu:x:y:z", "train.sh"], "nonsense"),
     ("sbatch", ["--what", "train.sh"], "unknown"),
     ("sbatch", ["--gpus"], "no value"),
@@ -77,7 +77,7 @@ PASSED: list[tuple[str, list[str], str]] = [
     ("bsub", ["-gpu", "num=1", "sleep 5; echo $X"], "a shell's command"),
     ("bsub", ["-gpu", "num=1", "-K", "python", "x.py"], "waits"),
     ("bsub", ["-gpu", "num=1", "./lsf.sh"], "lines that bsub may read"),
-    ("bsub", ["-gpu", "num=1", "-w", "ended(3)", "x"], "another dependency"),
+    ("bsub", ["-gpu", "num=1", "-w", "post_done(3)", "x"], "another dependency"),
     ("bsub", ["python", "x.py"], "no GPU"),
 ]
 

@@ -65,6 +65,20 @@ def test_a_file_of_jobs(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     assert names == ["prepare", *["train-0.1"] * 3, *["train-x,y"] * 3, "train.py"]
 
 
+def test_jobs_of_a_file_wait_for_any_end_or_a_failure_by_name(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
+    (here / "jobs.yaml").write_text(
+        "- {name: a, command: true}\n- {name: b, command: true, after-failed: a, singleton: true}\n"
+        "- {command: true, after: 7?8, after-any: [a, b, 12], after-start: a}\n"
+    )
+    _, second, third = submitted(fake, hpcdl("submit", "--file", "jobs.yaml"))
+    assert (second["condition_entries"], second["singleton"]) == ([["failed", 0]], True)
+    assert third["condition_entries"] == [["ended", 0], ["ended", 1], ["started", 0]]
+    kinds = [[(each["kind"], each["job"]) for each in group] for group in third["conditions"]]
+    assert kinds == [[("done", 7), ("done", 8)], [("ended", 12)]]
+    (here / "jobs.yaml").write_text("- {command: true, after-any: c}\n")
+    assert "after-any: no job 'c'" in hpcdl("submit", "--file", "jobs.yaml").err
+
+
 def test_a_list_alone_and_the_standard_input(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     (here / "list.yaml").write_text("- command: python train.py\n- {command: [python, train.py], hold: no}\n")
     done = hpcdl("submit", "-f", "list.yaml")

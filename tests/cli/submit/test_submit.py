@@ -52,8 +52,33 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "stall_restart": False, "continue_from": "", "progress": None, "resumes": None,
         "trainer_library": True,
         "cpus": None, "memory_mib": None, "time_s": None, "batch": None,
-        "share": None, "gpu_memory_mib": None, "burst": [], "tags": [], "links": [],
+        "share": None, "gpu_memory_mib": None, "burst": [], "tags": [], "links": [], "conditions": [],
+        "singleton": False,
     }  # fmt: skip
+
+
+def test_what_a_job_waits_for(fake: FakeDaemon, hpcdl: Run) -> None:
+    words = (
+        "--after 3-4,7 --after slurm:99 --after-any 5,3 --after-failed 6?LSF:8 --after-start 9 --after 1?2 --singleton"
+    )
+    assert hpcdl("submit", *words.split(), "--", "x.py").code == 0
+    spec = fake.requests[-1][2]["jobs"][0]
+    groups = [
+        " or ".join(f"{each['kind']} {each['job'] or each['batch']}" for each in group) for group in spec["conditions"]
+    ]
+    assert spec["after"] == [3, 4, 7]
+    assert groups == [
+        "done slurm:99", "done 1 or done 2", "ended 5", "ended 3", "failed 6 or failed lsf:8", "started 9",
+    ]  # fmt: skip
+    assert spec["singleton"] is True
+    for words, why in (
+        ("--after 1,2?3", "give ID,ID for all of them, or ID?ID for one"),
+        ("--after-any slurm:x", "is no batch job: write slurm:1234"),
+        ("--after-start slurm:4", "only the end of a batch job"),
+        ("--after-failed x", "'x' is not a job's number"),
+    ):
+        done = hpcdl("submit", *words.split(), "--", "x.py")
+        assert (done.code, why in done.err) == (2, True), done
 
 
 def test_no_option_changes_how_many_gpus_but_those_that_say_so(fake: FakeDaemon, hpcdl: Run) -> None:
