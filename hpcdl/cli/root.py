@@ -20,6 +20,7 @@ from hpcdl.cli.output import say, stop_writing
 
 SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Jobs": {
+        "init": ("hpcdl.cli.init.command", "init", "Write a training script and jobs to begin with."),
         "submit": ("hpcdl.cli.submit.command", "submit", "Queue a training job."),
         "cancel": ("hpcdl.cli.jobs", "cancel", "End jobs for good."),
         "suspend": ("hpcdl.cli.jobs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
