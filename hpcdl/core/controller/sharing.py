@@ -7,7 +7,7 @@ Under a policy that leaves GPUs to them (`spare_gpus`) backgrounds also have tho
 Both are pure. When two jobs may be on one GPU is said in `model/sharing.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,8 @@ def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool, spare: boo
         return plan
     said = {job.id: of(seen.by_id[job.id]) for job in behind}
     pairs = _Pairs(view, {target.job: target.placement for target in targets}, spare)
+    for number, placement in pairs.make_way(plan.warm).items():
+        said[number] = replace(of(seen.by_id[number]), placement=placement)
     for job in behind:
         held, wanted = job.placement if job.is_background else job.target, said[job.id]
         if wanted.placement is not None:
@@ -145,11 +147,49 @@ class _Pairs:
     def promoted(self, job: JobView, wanted: Target) -> Target:
         """Its own GPUs, no longer as a background."""
         for gpu in _gpus(wanted.placement):
-            self.owners.pop(gpu, None)
+            if self.owners.get(gpu, job).id == job.id:
+                self.owners.pop(gpu, None)
         assert job.placement is not None
         assert wanted.placement is not None
         self.owners.update((gpu, job) for gpu in job.placement.gpus)
         return Target(job.id, replace(job.placement, role=wanted.placement.role), wanted.reason)
+
+    def make_way(self, warm: Collection[int]) -> dict[int, Placement]:
+        """Other GPUs of the same node for new foregrounds that would wait there until a background has left.
+
+        A background that is to have these may stay where it is instead. Only whole answers: else nothing is gained.
+        """
+        behind = {gpu: job for job in self.view.jobs if job.is_background for gpu in _gpus(job.placement)}
+        found: dict[int, Placement] = {}
+        for number, place in self.placements.items() if behind else ():
+            job = self.view.by_id[number]
+            if place is None or job.placement is not None or len(place.shares) > 1 or number in warm:
+                continue
+            if place.role is Role.BACKGROUND:
+                continue
+            ((name, gpus),) = ((share.node, share.gpus) for share in place.shares)
+            node = self.nodes.get(name)
+            taken = {gpu: behind[gpu] for gpu in place.gpus if gpu in behind}
+            taken = {gpu: each for gpu, each in taken.items() if share_refusal(node, gpu.number, job, each)}
+            stay = {each.id: each for each in taken.values() if not each.leaving}
+            free = [GpuRef(name, gpu) for gpu in self.view.free.get(name, ()) if taken]
+            spare = [gpu for gpu in free if gpu not in self.owners]
+            spare += [gpu for gpu in free if gpu in self.owners and self.owners[gpu].id in stay]
+            if not taken or len(spare) < len(taken):
+                continue
+            before, chosen = dict(self.owners), spare[: len(taken)]
+            robbed = {self.owners[gpu].id for gpu in chosen if gpu in self.owners}
+            for gpu in taken:
+                del self.owners[gpu]
+            self.owners.update(dict.fromkeys(chosen, job))
+            wanted = {each: self.placements[each] for each in robbed}
+            if all(there is not None and self.may_stay(stay[each], there) for each, there in wanted.items()):
+                kept = set(gpus) - {gpu.number for gpu in taken}
+                share = Share(name, tuple(sorted(kept | {gpu.number for gpu in chosen})))
+                found[number] = replace(place, shares=(share,))
+            else:
+                self.owners = before
+        return found
 
     def keeps(self, job: JobView, held: Placement) -> bool:
         """Whether it may stay there, or start there as the last plan had it."""

@@ -3,14 +3,21 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from hpcdl.core.controller.sharing import with_backgrounds, without_backgrounds
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Purpose, Role
+from hpcdl.core.model.incarnation import Placement, Purpose, Role, Share
 from hpcdl.core.model.job import JobSpec, Sharing
+from hpcdl.core.model.plan import JobView, NodeView, Policy, View, check, share_refusal
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState
 from hpcdl.core.rules.intake import Settings
+from hpcdl.deeppool.policy import DeepPool
+from hpcdl.marble import Marble
+from tests.adaptive.views import job, running
 from tests.support.model_cluster import Cluster
 
 FOREGROUND = JobSpec(("a",), "front", profile="plain", steps=2_000, share=Sharing("foreground"), gpu_memory_mib=8_000)
@@ -127,3 +134,81 @@ def test_a_free_gpu_is_better_than_a_shared_one() -> None:
     model.run_until(lambda: model.world.holders.get(GPU, (0, 0))[0] == back, within_s=60.0)
     assert model.world.holders[GpuRef("n1", 1)][0] == front
     assert not model.world.backgrounds
+
+
+def test_a_new_foreground_takes_a_free_gpu_and_not_that_of_a_background() -> None:
+    model = cluster(2)
+    model.policies.add(DeepPool)
+    model.send(cmd.ChoosePolicy("deeppool"))
+    (back,) = model.submit(replace(BACKGROUND, steps=5_000))
+    model.run_until(lambda: model.job(back).progress.step is not None, within_s=500.0)
+    assert {gpu.number for gpu in model.world.backgrounds} == {0}
+    (front,) = model.submit(replace(FOREGROUND, share=None))
+    assert model.world.holders == {GpuRef("n1", 1): (front, 1)}, "it waited for the background"
+    assert model.job(back).running.stop is None
+    (second,) = model.submit(replace(FOREGROUND, share=None))
+    assert model.job(back).running.stop.purpose is Purpose.PREEMPT
+    model.run_until(lambda: model.world.holders.get(GpuRef("n1", 0), (0, 0))[0] == second, within_s=60.0)
+
+
+def beside(number: int, node: str, *gpus: int, role: Role, share: Sharing | None, leaving: bool) -> JobView:
+    held = Placement((Share(node, gpus),), role)
+    return running(number, *gpus, on=node, placement=held, target=held, share=share, leaving=leaving, gpu_memory_mib=4)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=2))
+    nodes = [
+        NodeView(f"n{n}", tuple(range(size)), memory=tuple((i, 10) for i in range(size)))
+        for n, size in enumerate(sizes)
+    ]
+    agreed, jobs = (None, Sharing("foreground")), list[JobView]()
+    for each in nodes:
+        closed = set[int]()  # to backgrounds
+        for role in (Role.PRIMARY, Role.BACKGROUND):
+            left = list(each.gpus)
+            while left:
+                gpus = [left.pop(0) for _ in range(draw(st.integers(1, len(left))))]
+                if draw(st.booleans()) or not closed.isdisjoint(gpus):
+                    continue
+                share = Sharing("background") if role is Role.BACKGROUND else draw(st.sampled_from(agreed))
+                closed.update(gpus if share is None else ())
+                leaving = draw(st.integers(0, 3)) == 0
+                jobs.append(beside(len(jobs) + 1, each.name, *gpus, role=role, share=share, leaving=leaving))
+    for _ in range(draw(st.integers(1, 3))):
+        share = draw(st.sampled_from((*agreed, Sharing("background"))))
+        memory = draw(st.sampled_from((None, 4, 8)))
+        jobs.append(job(len(jobs) + 1, gpus_max=draw(st.integers(1, 3)), share=share, gpu_memory_mib=memory))
+    return View(1000.0, tuple(nodes), tuple(jobs))
+
+
+@settings(max_examples=200, deadline=None)
+@given(view=views(), policy=st.sampled_from((Marble(), DeepPool())))
+def test_no_new_foreground_waits_for_a_background_where_as_many_gpus_are_free(view: View, policy: Policy) -> None:
+    seen = without_backgrounds(view)
+    plan = with_backgrounds(view, seen, policy.decide(seen), on=True, spare=isinstance(policy, DeepPool))
+    check(plan, view)
+    targets = {each.job: each.placement for each in plan.targets if each.placement is not None}
+    fronts = {gpu for place in targets.values() if place.role is not Role.BACKGROUND for gpu in place.gpus}
+    behind = {gpu: each for each in view.jobs if each.is_background and each.placement for gpu in each.placement.gpus}
+    nodes = {each.name: each for each in view.nodes}
+    for number, place in targets.items():
+        front = view.by_id[number]
+        if front.placement is None and place.role is not Role.BACKGROUND:
+            held = [gpu for gpu in place.gpus if gpu in behind]
+            held = [gpu for gpu in held if share_refusal(nodes[gpu.node], gpu.number, front, behind[gpu])]
+            free = [gpu for gpu in view.free[place.nodes[0]] if GpuRef(place.nodes[0], gpu) not in fronts]
+            assert not held or len(free) < len(held)
+
+
+def test_a_background_stays_where_a_new_foreground_takes_what_it_would_have_had() -> None:
+    back = beside(2, "n1", 0, role=Role.BACKGROUND, share=Sharing("background"), leaving=False)
+    view = View(1000.0, (NodeView("n1", (0, 1)),), (job(1, gpus_max=1), back))
+    seen = without_backgrounds(view)
+    first = Marble().decide(seen)
+    assert [each.placement.shares[0].gpus for each in first.targets if each.placement] == [(0,), (1,)]
+    plan = with_backgrounds(view, seen, first, on=True)
+    check(plan, view)
+    assert [each.placement.shares[0].gpus for each in plan.targets if each.placement] == [(1,), (0,)]
+    assert Role.BACKGROUND not in [each.placement.role for each in plan.targets if each.placement]
