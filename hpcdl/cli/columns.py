@@ -21,7 +21,8 @@ from hpcdl.cli.job_row import (
     tags_text,
 )
 from hpcdl.cli.output import Column, Row, value_column
-from hpcdl.core.model.units import ranges, seconds_text
+from hpcdl.core.model.units import count, ranges, seconds_text, short_seconds_text
+from hpcdl.daemon.clock import WallClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,37 @@ def _done_text(row: Row) -> str:
     return "-" if (part := _done(row)) is None else f"{100 * part:.0f} %"
 
 
+def _progress_text(row: Row) -> str:
+    """Steps done of all; where that is long, in percent."""
+    text = step_text(row)
+    return text if len(text) <= _LONGEST_PROGRESS or not row.get("total") else _done_text(row).replace(" ", "")
+
+
+def _state_text(row: Row) -> str:
+    """Its state; of a folded row `16 QUEUED`."""
+    return f"{row['jobs']} {row['state']}" if row.get("jobs") else str(row.get("state", ""))
+
+
+def _elapsed_s(row: Row) -> float | None:
+    """The seconds since its first start, up to its end."""
+    start = row.get("started_at")
+    end = row.get("finished_at")
+    return None if start is None else max(0.0, (_CLOCK.now() if end is None else end) - start)
+
+
+def _elapsed_text(row: Row) -> str:
+    return "-" if (seconds := _elapsed_s(row)) is None else short_seconds_text(seconds)
+
+
+def sweep_text(row: Row) -> str:
+    """The values of a member of a sweep: `lr=0.1 wd=0`."""
+    return " ".join(f"{key}={value}" for key, value in (row.get("sweep") or {}).items())
+
+
+_LONGEST_PROGRESS = 11
+_CLOCK = WallClock(0.0)
+
+
 def _nodes(row: Row) -> list[str] | None:
     return sorted(row.get("placement") or ()) or None
 
@@ -150,7 +182,7 @@ _JOBS: dict[str, ColumnSpec] = {
     "id": spec("ID", lambda row: str(row["id"]), "id", right=True),
     "name": spec("NAME", lambda row: row.get("name", ""), "name", shrinks=True),
     "user": plain("USER", "user"),
-    "state": spec("STATE", lambda row: row.get("state", ""), "state", coloured=True),
+    "state": spec("STATE", _state_text, "state", coloured=True),
     "gpus": spec("GPUS", _gpus_text, *_ASKED, order=_size, right=True),
     "nodes": spec("NODES", nodes_text, "placement", order=_nodes, shrinks=True),
     "placement": spec(
@@ -161,7 +193,11 @@ _JOBS: dict[str, ColumnSpec] = {
     "step": spec("STEP", step_text, "step", "total", order=_done, right=True),
     "total": number("TOTAL", "total"),
     "done": spec("DONE", _done_text, "step", "total", order=_done, right=True),
-    "eta": number("ETA", "eta_s", seconds_text),
+    "elapsed": ColumnSpec(Column("ELAPSED", _elapsed_text, right=True), ("started_at", "finished_at"), _elapsed_s),
+    "progress": spec("PROGRESS", _progress_text, "step", "total", order=_done, right=True),
+    "metric": number("METRIC", "metric", "{:.4g}".format),
+    "eta": number("ETA", "eta_s", short_seconds_text),
+    "note": spec("NOTE", lambda row: row.get("note") or "", "note"),
     "reason": spec("REASON", lambda row: row.get("reason") or "", "reason", shrinks=True),
     "submitted": plain("SUBMITTED", "submitted_at", moment_text),
     "started": plain("STARTED", "started_at", moment_text),
@@ -189,6 +225,11 @@ _JOBS: dict[str, ColumnSpec] = {
     ),
     "tags": ColumnSpec(Column("TAGS", lambda row: tags_text(row) or "-", shrinks=True), ("tags",), tags_text),
     "links": ColumnSpec(Column("LINKS", lambda row: links_text(row) or "-", shrinks=True), ("links",), links_text),
+    "sweep": ColumnSpec(
+        Column("SWEEP", lambda row: sweep_text(row) or "-", shrinks=True),
+        ("sweep",),
+        lambda row: sweep_text(row) or None,
+    ),
     "array": number("ARRAY", "array"),
     "index": number("INDEX", "array_index"),
 }
@@ -197,7 +238,7 @@ JOBS = Kind(
     "jobs",
     _JOBS,
     {
-        "default": ("id", "name", "state", "gpus", "nodes", "step", "eta", "reason"),
+        "default": ("id", "name", "state", "gpus", "elapsed", "progress", "metric", "eta", "note"),
         "long": (
             *("id", "name", "user", "state", "priority", "gpus", "placement", "role", "step", "saved", "eta"),
             *("submitted", "started", "finished", "wait", "suspends", "failures", "reason"),
@@ -212,7 +253,7 @@ JOBS = Kind(
 _APART = ("RUNNING", "STARTING", "RESCALING", "SUSPENDING")
 """Whoever holds GPUs has a line of its own."""
 
-_PLACE = re.compile(r"; ((\d+)[a-z]{2} in the queue[^;]*|more than \d+ jobs are before it)$")
+_PLACE = re.compile(r"(?:^|; )((\d+)[a-z]{2} in (?:the )?queue[^;]*|more than \d+ jobs are before it)$")
 """The place in the queue at the end of a reason: each member has its own."""
 
 _ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
@@ -221,8 +262,8 @@ _ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
 def folded(rows: Iterable[Row]) -> list[Row]:
     """The rows with one for all members of an array that are in the same state and hold no GPUs, where the first stood.
 
-    In the place of its id are theirs, `14-111`, as every command takes them. The name has their indices, and says how
-    many they are where a sweep has several members of an index.
+    In the place of its id are theirs, `14-111`, as every command takes them; `jobs` is how many they are. The name says
+    what differs: `sweep[1-5,lr=0.1..0.001]`.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -234,35 +275,61 @@ def folded(rows: Iterable[Row]) -> list[Row]:
     return [rows[0] if len(rows) == 1 else _one(rows) for rows in groups.values()]
 
 
-def _reason(row: Row) -> str:
+def _reason(row: Row, key: str) -> str:
     """The reason as it holds for the whole array: a hint that ends in the member's own id names the array instead."""
-    reason, own = str(row.get("reason") or ""), f" {row['id']}"
+    reason, own = str(row.get(key) or ""), f" {row['id']}"
     if "hpcdl " in reason and reason.endswith(own):
         return f"{reason.removesuffix(own)} --array {row['array']}"
     return _PLACE.sub("", reason)
 
 
 def _one(rows: Sequence[Row]) -> Row:
-    indices = ranges(int(row["array_index"]) for row in rows)
-    several = len({row["array_index"] for row in rows}) < len(rows)
-    reasons = list(dict.fromkeys(map(_reason, rows)))
-    reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
-    places = [found for row in rows if (found := _PLACE.search(str(row.get("reason") or ""))) and found[2]]
-    if places:
-        reason += f"; the first is {min(places, key=lambda found: int(found[2]))[1]}"
     return {
         **rows[0],
         "id": ranges(row["id"] for row in rows),
-        "name": f"{_stem(rows)}[{indices}]" + (f" ({len(rows)} jobs)" if several else ""),
-        "reason": reason,
-        "step": None,
-        "eta_s": None,
+        "name": f"{_stem(rows)}[{','.join(_differences(rows))}]",
+        "jobs": len(rows),
+        "reason": _reasons(rows, "reason"),
+        "note": _reasons(rows, "note"),
+        **dict.fromkeys(("step", "metric", "eta_s", "started_at")),
     }
+
+
+def _reasons(rows: Sequence[Row], key: str) -> str:
+    """What holds for all of them, with the place in the queue of the first."""
+    places = [
+        (int(found[2]), found[1]) for row in rows if (found := _PLACE.search(str(row.get(key) or ""))) and found[2]
+    ]
+    reasons = list(dict.fromkeys(_reason(row, key) for row in rows))
+    said = [each for each in reasons if each] or [""]
+    text = said[0] if len(said) == 1 else f"{said[0]} (and {count(len(said) - 1, 'other reason')}: --no-fold)"
+    first = f"{'the first is ' if key == 'reason' else ''}{min(places)[1]}" if places else ""
+    return f"{text}{'; ' if text and first else ''}{first}"
+
+
+def _differences(rows: Sequence[Row]) -> list[str]:
+    """In what the members of an array differ: their indices, and their values by sweep."""
+    sweeps: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name, value in (row.get("sweep") or {}).items():
+            sweeps.setdefault(name, {})[value] = None
+    indices = {int(row["array_index"]) for row in rows}
+    found = [] if sweeps and len(indices) == len(rows) else [ranges(indices)]
+    for name, values in sweeps.items():
+        listed = list(values)
+        found.append(f"{name}={','.join(listed) if len(listed) <= _LISTED else f'{listed[0]}..{listed[-1]}'}")
+    return found
+
+
+_LISTED = 2
+"""So many values of a sweep are named; of more, the first and the last."""
 
 
 def _stem(rows: Sequence[Row]) -> str:
     """What the names of members have in common, without the index that follows."""
     names = [str(row.get("name", "")) for row in rows]
+    if any(row.get("sweep") for row in rows) and all("[" in name for name in names):
+        return names[0].partition("[")[0]
     first, last = min(names), max(names)
     length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, names)))
     alike = first[:length].rstrip("0123456789")

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import click
@@ -122,7 +123,7 @@ class Selection:
     def _passes(self, row: Row) -> bool:
         if self.states and row["state"] not in self.states:
             return False
-        return not self.tags or not set(self.tags).isdisjoint(row.get("tags") or ())
+        return not self.tags or any(fnmatchcase(tag, each) for tag in row.get("tags") or () for each in self.tags)
 
     @staticmethod
     def _named(rows: Sequence[Row], word: Word) -> Sequence[Row]:
@@ -238,6 +239,10 @@ def states_of(ctx: click.Context, param: click.Parameter | None, values: Iterabl
     return frozenset(given)
 
 
+def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
 class JobId(click.IntRange):
     """A job's number on the command line."""
 
@@ -318,8 +323,9 @@ def selects(*, acts: bool, argument: bool = True) -> Callable[[F], F]:
             shell_complete=completion.words(STATES, listed=True), help="Of them (of all jobs) those in these states.",
         )(found)  # fmt: skip
         found = click.option(
-            "--tag", "tags", multiple=True, metavar="TAG", help="Of them (of all jobs) those with this tag."
-        )(found)
+            "--tag", "tags", multiple=True, metavar="GLOB,…", callback=_tags,
+            help="Of them (of all jobs) those with such a tag.",
+        )(found)  # fmt: skip
         found = ARRAY(found)
         if argument:
             found = click.argument(

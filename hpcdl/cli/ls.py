@@ -102,6 +102,12 @@ LISTS = ("jobs", "nodes", "gpus")
 )  # fmt: skip
 @click.option("-u", "--user", metavar="NAME", help="Jobs of this user only.")
 @click.option("-n", "--name", metavar="GLOB", help="Jobs with such a name only: 'sweep-*'.")
+@click.option("-t", "--tag", metavar="GLOB,…", help="Jobs with such a tag only.")
+@click.option(
+    "--group",
+    type=click.Choice(("sweep",)),
+    help="A line for each array, finished jobs too, with its best: the first by --sort.  [default of --sort: metric]",
+)
 @click.option("--no-fold", is_flag=True, help="A line for each member of an array, and for each node.")
 @click.option(
     "-w", "--watch", "every_s", is_flag=False, flag_value="2", metavar="[SECONDS]", callback=watch_seconds,
@@ -123,8 +129,9 @@ def ls(
     """List the jobs that are not finished, oldest first; or the nodes, or the GPUs of all nodes.
 
     GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
-    of 2 nodes; 1:8x4, 4 on each of 1 to 8 nodes). STEP is the last one that was reported, so it may be a monitor
-    interval (10 s) old. ETA is measured, so it needs half a minute of training, except for jobs with a profile.
+    of 2 nodes; 1:8x4, 4 on each of 1 to 8 nodes). ELAPSED counts from its first start. PROGRESS and METRIC are what was
+    reported last, so they may be a monitor interval (10 s) old. ETA is measured, so it needs half a minute of training,
+    except for jobs with a profile. NOTE says what there is to say besides: its place in the queue, who preempts it.
     """
     meant = ctx.meta.get("hpcdl.ls.what")
     if meant is not None:

@@ -189,13 +189,19 @@ def table_lines(
     if colour is None:
         width, colour = stdout_takes()
     texts = list(map(_printable, cells))
-    widths = [max(width_of(column.title), _widest(each)) for column, each in zip(columns, texts, strict=True)]
-    if width is not None:
-        _shrink(columns, widths, width)
+    widths = column_widths(columns, texts, width)
     if titles:
         texts = [[column.title, *each] for column, each in zip(columns, texts, strict=True)]
     padded = [_padded(*each, colour=colour) for each in zip(columns, texts, widths, strict=True)]
     return [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
+
+
+def column_widths(columns: Sequence[Column], cells: Sequence[list[str]], room: int | None) -> list[int]:
+    """The width of each column of a table, of printable texts; in `room` columns of a terminal."""
+    widths = [max(width_of(column.title), _widest(each)) for column, each in zip(columns, cells, strict=True)]
+    if room is not None:
+        _shrink(columns, widths, room)
+    return widths
 
 
 # A table may have thousands of lines: what is so for a whole column is not asked for each cell.
@@ -246,7 +252,7 @@ def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
 def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:
     shown = cut(text, width)
     space = " " * (width - width_of(shown))
-    code = _COLOURS.get(text) if colour and column.coloured else None
+    code = _COLOURS.get(text.rpartition(" ")[2]) if colour and column.coloured else None
     painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
     return space + painted if column.right else painted + space
 

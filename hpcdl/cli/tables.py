@@ -14,14 +14,14 @@ import click
 from hpcdl.cli import completion
 from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
 from hpcdl.cli.job_row import STATES, moment_text
-from hpcdl.cli.output import Column, Output, Row, cells_of, table_lines
+from hpcdl.cli.output import Column, Output, Row, cells_of, stdout_takes, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
 
 if TYPE_CHECKING:
     from hpcdl.core.model.gpu_use import GpuUse
 
-_FOLDED = ("id", "name", "array", "array_index", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
+_FOLDED = ("id", "name", "array", "array_index", "sweep", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
 
 def _kind_of(ctx: click.Context) -> Kind:
@@ -41,6 +41,10 @@ def columns_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 def formats_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Offers names of formats."""
     return completion.words(_kind_of(ctx).formats)(ctx, param, incomplete)
+
+
+OF_ONE_MEMBER = ("metric", "elapsed", "progress", "step", "done", "eta")
+"""Who sorts by these wants to see each member of an array: a folded row has none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +95,21 @@ class Jobs(List):
         states: Sequence[str],
         user: str | None,
         name: str | None,
+        tag: str | None,
         no_fold: bool,
+        group: str | None,
     ) -> None:
-        super().__init__(JOBS, columns, form, sort)
-        self.every = every
+        super().__init__(JOBS, columns, form, sort or ("metric" if group else None))
+        if group and self.own:
+            raise click.UsageError("--group has columns of its own", ctx)
+        self.every = every or bool(group)
+        self.grouped = bool(group)
         given = [part.strip().upper() for each in states for part in each.split(",") if part.strip()]
         wrong = next((each for each in given if each not in STATES), None)
         if wrong is not None or (states and not given):
             raise click.UsageError(f"jobs have no state {wrong or states[0]!r}: {', '.join(STATES)}", ctx)
-        self.filters = {"state": ",".join(given) or None, "user": user, "name": name}
-        self.folds = not (no_fold or self.own)
+        self.filters = {"state": ",".join(given) or None, "user": user, "name": name, "tag": tag}
+        self.folds = not (no_fold or self.own or (sort or "").removeprefix("-").lower() in OF_ONE_MEMBER)
 
         if any(self.filters.values()):
             self.nothing = "no such jobs" + ("" if every else " (finished ones: hpcdl ls --all)")
@@ -110,6 +119,8 @@ class Jobs(List):
     def look(self, client: Client, output: Output) -> Listing:
         """`GET /v1/jobs`; for a table only with what it shows, by column, which is half as long."""
         query = {"all": 1 if self.every else None, **self.filters}
+        if self.grouped:
+            return self._sweeps(client, query, output)
         if output is not Output.TABLE:
             few = self.kind.needs((), self.by, ("id",)) if output is Output.QUIET else None
             answer = client.get(path_with("/v1/jobs", **query, fields=few))
@@ -118,13 +129,33 @@ class Jobs(List):
         fields = self.kind.needs(self.shown, self.by, _FOLDED if self.folds else ("id",))
         answer = client.get(path_with("/v1/jobs", **query, fields=fields, by="column"))
         columns, number = answer["columns"], answer["count"]
-        if self.by is None and not (self.folds and "array" in columns):
-            if not number:
-                return Listing(answer, [], [])
+        if not number:
+            return Listing(answer, [], [])
+        width, _ = stdout_takes()
+        if width is None and self.by is None and not (self.folds and "array" in columns):
             texts = [each.texts(columns, number) for each in self.shown]
             return Listing(answer, [], table_lines([each.column for each in self.shown], texts))
         rows = self.kind.sort(_rows(columns, number), self.by)
-        return Listing(answer, [], self.table(folded(rows) if self.folds else rows))
+        shown = folded(rows) if self.folds else rows
+        if width is None or self.own:
+            return Listing(answer, [], self.table(shown))
+        from hpcdl.cli.job_table import noted_lines, summary
+
+        *texts, notes = cells_of(titles := [each.column for each in self.shown], shown)
+        return Listing(answer, [], [*noted_lines(titles[:-1], texts, notes, width), summary(rows)])
+
+    def _sweeps(self, client: Client, query: dict[str, Any], output: Output) -> Listing:
+        """A line for each array, with its best member by the order."""
+        from hpcdl.cli.job_table import SWEEP_COLUMNS, sweeps_of
+
+        fields = self.kind.needs((), self.by, _FOLDED) + ",metric"
+        answer = client.get(path_with("/v1/jobs", **query, fields=None if output is Output.JSON else fields))
+        sweeps = sweeps_of(self.kind.sort(answer["jobs"], self.by))
+        value = [{key: each[key] for key in ("id", "name", "jobs", "states", "best")} for each in sweeps]
+        best = [each["best_id"] for each in sweeps if each["best_id"] is not None]
+        columns = [each.column for each in SWEEP_COLUMNS]
+        lines = table_lines(columns, cells_of(columns, sweeps)) if sweeps else []
+        return Listing({"sweeps": value}, best, lines)
 
 
 def _rows(columns: dict[str, list[Any]], number: int) -> list[Row]:
@@ -366,7 +397,10 @@ class Machines(List):
     ) -> None:
         """`jobs`: options that are for jobs only."""
         super().__init__(NODES if what == "nodes" else GPUS, columns, form, sort)
-        given = {"every": "--all", "states": "--state", "user": "--user", "name": "--name"}
+        given = {
+            "every": "--all", "states": "--state", "user": "--user", "name": "--name", "tag": "--tag",
+            "group": "--group",
+        }  # fmt: skip
         wrong = next((option for key, option in given.items() if jobs.get(key)), None)
         if wrong is not None:
             raise click.UsageError(f"{wrong} is for jobs", ctx)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import Profiles, View
-from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.units import count, seconds_text, short_seconds_text
 from hpcdl.core.model.world import Job, World
 
 PLACES = 100
@@ -67,6 +67,16 @@ class Queue:
         if place is None:
             return f"{way}; more than {PLACES} jobs are before it" if len(self.places) >= PLACES else way
         return f"{way}{place.by}; {place_text(place, now)}"
+
+    def note(self, job: Job, now: float) -> str:
+        """The same in short, where its place is known: `3rd in queue, starts in 46s`."""
+        place = self.places.get(job.id)
+        if place is None or not self.text(job, now):
+            return ""
+        left = None if place.starts_at is None else short_seconds_text(max(0.0, place.starts_at - now))
+        return f"{_ordinal(place.number)} in queue" + (
+            "" if left is None else f", {'resumes' if place.resumes else 'starts'} in {left}"
+        )
 
     def position(self, job: Job) -> int | None:
         """Its place, from 1; None for a job that has none, or has GPUs by now."""

@@ -143,7 +143,7 @@ def test_waiting_members_of_an_array_are_one_line(fake: FakeDaemon, hpcdl: Run) 
     lines = hpcdl("ls").out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
         ["12", "sweep[1]", "RUNNING"],
-        ["13-111", "sweep[2-100]", "QUEUED"],
+        ["13-111", "sweep[2-100]", "99"],
         ["200", "job200", "QUEUED"],
     ]
     assert len(hpcdl("ls", "--no-fold").out.splitlines()) == 102
@@ -211,7 +211,7 @@ def test_members_that_a_sweep_names_are_folded_without_its_values() -> None:
     assert folded(rows)[0]["name"] == "a[b]c[1-2]"
     rows = [row(at + 3, name=f"t[{at % 2},lr={at}]", array=3, array_index=at % 2) for at in range(4)]
     (line,) = folded(rows)
-    assert (line["id"], line["name"]) == ("3-6", "t[0-1] (4 jobs)")
+    assert (line["id"], line["name"], line["jobs"]) == ("3-6", "t[0-1]", 4)
 
 
 # --- nodes and GPUs ---------------------------------------------------------------------------------------------------

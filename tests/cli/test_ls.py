@@ -1,6 +1,7 @@
 """`hpcdl ls` as it is without options, `show`, `why` and `nodes`."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,15 @@ from tests.cli.fake import FakeDaemon, row
 
 
 def test_ls(jobs: FakeDaemon, hpcdl: Run) -> None:
+    jobs.world.jobs[1] |= {"started_at": time.time() - 5400.0 - 20.0, "metric": 0.0312}
+    jobs.world.jobs[2]["note"] = "2nd in queue, starts in 46s"
     lines = hpcdl("ls").out.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "STATE", "GPUS", "NODES", "STEP", "ETA", "REASON"]
+    assert lines[0].split() == [
+        "ID", "NAME", "STATE", "GPUS", "ELAPSED", "PROGRESS", "METRIC", "ETA", "NOTE"
+    ]  # fmt: skip
     assert lines[1:] == [
-        " 1  resnet          RUNNING  4/2x1:6  n[1-2]  120/900  3 min 20 s  primary",
-        " 2  vgg\\x1b[31m\\nx  QUEUED      0/1:  -             -           -  needs 1 GPU, 0 free",
+        " 1  resnet          RUNNING  4/2x1:6    1h30m   120/900  0.0312  3m20s",
+        " 2  vgg\\x1b[31m\\nx  QUEUED      0/1:        -         -       -      -  2nd in queue, starts in 46s",
     ]
     assert [job["id"] for job in hpcdl("ls", "--json").value["jobs"]] == [1, 2]
     assert [job["id"] for job in hpcdl("ls", "--all", "--json").value["jobs"]] == [1, 2, 3]

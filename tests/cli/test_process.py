@@ -85,7 +85,7 @@ def test_python_m_hpcdl_is_the_command(home: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(fake: FakeDaemon) -> None:
-    fake.world.jobs = {number: row(number, reason="x" * 200) for number in range(1, 2001)}
+    fake.world.jobs = {number: row(number, note="x" * 200) for number in range(1, 2001)}
     with running(fake.home, "ls") as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("  ID")
@@ -220,23 +220,25 @@ def on_terminal(home: Path, columns: int, *words: object, **more: str) -> list[s
 
 def test_a_terminal_gets_its_width_and_colour(fake: FakeDaemon) -> None:
     fake.world.jobs = {
-        1: row(1, name="名前" * 20, state="RUNNING", reason="r" * 300),
-        2: row(2, name="n", state="FAILED", reason="\x1b]0;x\x07"),
+        1: row(1, name="名前" * 20, state="RUNNING", note="r" * 300),
+        2: row(2, name="n", state="FAILED", note="\x1b]0;x\x07"),
     }
-    lines = on_terminal(fake.home, 80, "ls")
+    lines = on_terminal(fake.home, 80, "ls", "--all")
     assert "\x1b[32mRUNNING\x1b[0m" in lines[1]
-    assert "\x1b[31mFAILED\x1b[0m" in lines[2]
-    assert "\\x1b]0;x\\x07"[:7] in lines[2]
-    plain = on_terminal(fake.home, 80, "ls", NO_COLOR="1")
+    assert "\x1b[31mFAILED\x1b[0m" in lines[4]
+    assert "\\x1b]0;x\\x07" in lines[4]
+    plain = on_terminal(fake.home, 80, "ls", "--all", NO_COLOR="1")
     assert not any("\x1b" in line for line in plain)
     assert "…" in plain[1]
     for line in plain:
         assert len(line) + sum(c in "名前" for c in line) <= 80
+    assert [set(line.strip("… ")) for line in plain[2:4]] == [{"r"}, {"r"}], "a long note has the lines below its row"
+    assert plain[-1] == "2 jobs: 1 RUNNING, 1 FAILED"
     assert len(on_terminal(fake.home, 1000, "ls")[1]) > 300
 
 
 def test_a_pipe_gets_everything_and_no_colour(fake: FakeDaemon) -> None:
-    fake.world.jobs[1] = row(1, state="RUNNING", reason="r" * 300)
+    fake.world.jobs[1] = row(1, state="RUNNING", note="r" * 300)
     done = subprocess.run(argv("ls"), env=environment(fake.home), capture_output=True, text=True, check=True)
     assert "r" * 300 in done.stdout
     assert "\x1b" not in done.stdout

@@ -47,10 +47,10 @@ def test_the_whole_of_it() -> None:
         "saved  1 of 2 running jobs; 17 steps not saved yet",
         "n1:0 #####.....  50%  8.0/16G 1.2       n1:1 ..........   0%  0.0/16G -",
         "",
-        "ID  NAME  STATE    GPUS  DONE         ETA  REASON",
-        " 1  b     RUNNING   1/1  50 %  1 min 00 s  needs 1 GPU, 0 free",
-        " 2  a     RUNNING   1/1     -           -  needs 1 GPU, 0 free",
-        " 3  wait  QUEUED    0/1     -           -  needs 4 GPUs, 1 free",
+        "ID  NAME  STATE    GPUS  DONE    ETA  REASON",
+        " 1  b     RUNNING   1/1  50 %  1m00s  needs 1 GPU, 0 free",
+        " 2  a     RUNNING   1/1     -      -  needs 1 GPU, 0 free",
+        " 3  wait  QUEUED    0/1     -      -  needs 4 GPUs, 1 free",
         "",
     ]
     assert text(VIEW)[-1] == f"[id]  {KEYS}"

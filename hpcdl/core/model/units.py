@@ -217,6 +217,15 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(sorted(set(numbers))))
 
 
+def short_seconds_text(seconds: float) -> str:
+    """A duration in a cell: `46s`, `11m25s`, `2h05m`, `3d04h`."""
+    whole = int(seconds)
+    for unit, size, below in (("d", 86_400, "h"), ("h", 3_600, "m"), ("m", 60, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // {'h': 3_600, 'm': 60, 's': 1}[below]:02d}{below}"
+    return f"{whole}s"
+
+
 def seconds_text(seconds: float) -> str:
     """A duration for people: `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
     if seconds < 10:

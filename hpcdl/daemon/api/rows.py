@@ -18,7 +18,7 @@ from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.sharing import holder_of, holders_of
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import Job, World, beginning_of, can_suspend
+from hpcdl.core.model.world import Job, JobState, World, beginning_of, can_suspend, lifts_hold
 from hpcdl.core.rules.notices import failing
 from hpcdl.core.rules.retention import is_retired
 from hpcdl.daemon.api.why import NOBODY, nothing_here, reason, retries_used
@@ -30,6 +30,9 @@ from hpcdl.wire.messages import GpuLine
 Json = dict[str, Any]
 
 SCHEMA = 1
+
+_PLAIN = (JobState.STARTING, JobState.RESCALING, JobState.DONE)
+"""States of which there is nothing more to say in a list."""
 
 _OF_JOB = ("id", "submitted_at", "finished_at", "suspends", "held")
 _OF_PROGRESS = ("step", "total", "saved_step")
@@ -82,9 +85,11 @@ class RowBuilder:
             **picked(spec, _OF_SPEC),
             "state": state_of(job).value,
             "reason": self.reason(job) if keys is None or "reason" in keys else None,
+            "note": self.note(job) if keys is None or "note" in keys else None,
             "nodes_max": spec.nodes if spec.nodes_max is None else spec.nodes_max,
             "array": spec.array or None,
             "array_index": spec.array_index if spec.array else None,
+            "sweep": dict(spec.sweep) or None,
             "max_parallel": spec.array_most or None,
             "placement": {share.node: list(share.gpus) for share in placement.shares} if placement else None,
             "gpus": len(placement.gpus) if placement else 0,
@@ -99,6 +104,7 @@ class RowBuilder:
             "cause": None if job.last.cause is None else job.last.cause.value,
             "detail": job.last.detail,
             "exit_code": job.last.exit_code,
+            "metric": job.progress.accuracy[-1][1] if job.progress.accuracy else None,
             "eta_s": None if left is None else left.seconds,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,
@@ -110,6 +116,16 @@ class RowBuilder:
         """Why it is in its state, in one line."""
         text = reason(self.world, job, self.reasons, self.nothing, self.now, self.queue)
         return text or ("" if job.running is None else self.idle.get(job.id, ""))
+
+    def note(self, job: Job) -> str | None:
+        """What its state does not say, in short; None where there is nothing to say, as of one that simply trains."""
+        state = state_of(job)
+        if state in _PLAIN:
+            return None
+        if job.held and not (job.live or job.finished):
+            return f"held: hpcdl {lifts_hold(job)} {job.id}"
+        text = self.queue.note(job, self.now) or self.reason(job)
+        return None if not text or text.lower() == state.lower() else text
 
     def detail(self, job: Job) -> Json:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""

@@ -121,7 +121,7 @@ def array_of(given: Any) -> Array:
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
-_OWN = ("id", "name", "array_index", "reason")
+_OWN = ("id", "name", "array_index", "sweep", "reason", "note")
 """What the rows of members of an array may differ in, while nothing has happened to them."""
 
 
@@ -147,7 +147,7 @@ def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json]
     """The whole answer. What all members of an array share is encoded once: of 1,000 that takes 1 ms in place of 20
     (`array_of_1000_in_the_api` of benchmarks/submits.py)."""
     found: list[str] = []
-    shared: dict[int, tuple[str, str]] = {}  # by array: the reason, and all else
+    shared: dict[int, tuple[str, str, str]] = {}  # by array: the reason, the note, and all else
     for job in jobs:
         array = job.spec.array if job.id not in forecasts and _untouched(rows, job) else 0
         if array not in shared:
@@ -155,13 +155,14 @@ def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json]
             found.append(encode(row))
             if array:
                 rest = encode({key: value for key, value in row.items() if key not in _OWN})[1:]
-                shared[array] = (encode(row["reason"]), rest)
+                shared[array] = (encode(row["reason"]), encode(row["note"]), rest)
             continue
-        why, rest = shared[array]
-        if job.held:  # it names the job
-            why = encode(rows.reason(job))
-        name, index = encode(job.spec.name), job.spec.array_index
-        found.append(f'{{"id":{job.id},"name":{name},"array_index":{index},"reason":{why},{rest}')
+        why, note, rest = shared[array]
+        if job.held:  # they name the job
+            why, note = encode(rows.reason(job)), encode(rows.note(job))
+        name, index, sweep = encode(job.spec.name), job.spec.array_index, encode(dict(job.spec.sweep) or None)
+        own = f'"id":{job.id},"name":{name},"array_index":{index},"sweep":{sweep}'
+        found.append(f'{{{own},"reason":{why},"note":{note},{rest}')
     return encoded(f'"jobs":[{",".join(found)}]')
 
 
@@ -218,9 +219,9 @@ def tried(
         row["would_start"] = placement is not None
         row["placement"] = None if placement is None else {share.node: list(share.gpus) for share in placement.shares}
         if target is not None and placement is not None:
-            row["reason"] = target.reason  # else the row's own, as `hpcdl why` would say it
+            row["reason"], row["note"] = target.reason, None  # else its own, as `hpcdl why` would say it
         elif job.held:
-            row["reason"] = "held by its user, until hpcdl release"  # and not of which id
+            row["reason"] = row["note"] = "held by its user, until hpcdl release"  # and not of which id
         row["starts_at"] = now if placement is not None else starts
         row["ends_at"] = ends
         found.append(row)

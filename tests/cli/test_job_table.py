@@ -1,0 +1,120 @@
+"""`hpcdl ls` on a terminal of 80 columns, folded arrays, metrics, and the best of a sweep."""
+
+from typing import Any
+
+import pytest
+
+from hpcdl.cli.columns import JOBS, folded
+from hpcdl.cli.job_table import noted_lines, summary
+from hpcdl.cli.output import cells_of
+from hpcdl.core.model.units import short_seconds_text
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon, row
+
+
+def member(number: int, index: int, lr: str, **changes: Any) -> dict[str, Any]:
+    name = f"sweep[{index},lr={lr}]"
+    return row(number, name=name, array=5, array_index=index, sweep={"lr": lr}, **changes)
+
+
+def lines_of(*rows: dict[str, Any], width: int = 80) -> list[str]:
+    columns = [JOBS.columns[name].column for name in JOBS.formats["default"]]
+    *texts, notes = cells_of(columns, rows)
+    return noted_lines(columns[:-1], texts, notes, width)
+
+
+def test_a_note_stands_where_a_job_has_nothing_else_to_show() -> None:
+    lines = lines_of(
+        row(1, name="fit", state="RUNNING", gpus=1, step=79, total=3000, metric=0.25, eta_s=61.0),
+        row(2, name="next", note="1st in queue, starts in 46s"),
+        row(3, name="back", state="SUSPENDED", step=5, total=10, note="2nd in queue, resumes in 2m25s"),
+        row(4, name="never", note="needs 8 GPUs; the largest of 3 nodes has 4, and none of them will ever be larger"),
+    )
+    assert lines[0].split() == ["ID", "NAME", "STATE", "GPUS", "ELAPSED", "PROGRESS", "METRIC", "ETA", "NOTE"]
+    assert lines[1].split() == ["1", "fit", "RUNNING", "1/1", "-", "79/3000", "0.25", "1m01s"]
+    begin = lines[2].index("1st")
+    assert lines[2][begin:] == "1st in queue, starts in 46s"
+    assert lines[0].index("ELAPSED") == begin, "from the first column that has nothing"
+    assert lines[3] == " 3  back   SUSPENDED   0/1        -      5/10  2nd in queue, resumes in 2m25s"
+    assert [line.strip() for line in lines[5:]] == [
+        "needs 8 GPUs; the largest of 3 nodes has 4, and none of them will ever be",
+        "larger",
+    ], "whole, below its row"
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+def test_it_fits_and_notes_are_whole(width: int) -> None:
+    rows = [
+        row(at, name="a-very-long-name-of-a-job" * at, state="SUSPENDING", gpus=4, gpus_max=8, started_at=1.0,
+            finished_at=90_000.0, step=123456, total=9999999, metric=1e-7, eta_s=1e6, note=f"note {at}")
+        for at in range(1, 4)
+    ]  # fmt: skip
+    lines = lines_of(*rows, width=width)
+    assert "\n".join(lines).count("note ") == 3
+    assert width < 80 or max(map(len, lines)) <= width, "what is narrower than the numbers is cut by nobody"
+
+
+def test_long_progress_is_a_share() -> None:
+    (_, line) = lines_of(row(1, step=1_234_567, total=3_000_000))
+    assert "41%" in line.split()
+
+
+def test_durations_are_short() -> None:
+    assert [short_seconds_text(each) for each in (0.4, 59.9, 60, 685, 3600, 7500, 86_400, 273_600)] == [
+        "0s", "59s", "1m00s", "11m25s", "1h00m", "2h05m", "1d00h", "3d04h",
+    ]  # fmt: skip
+
+
+def test_folded_members_say_how_many_they_are_and_what_differs() -> None:
+    values = ["0.1", "0.03", "0.01"]
+    rows = [
+        member(5 + at, 1 + at % 2, values[at // 2], note=f"{at + 1}th in queue, starts in {at}s") for at in range(6)
+    ]
+    (line,) = folded(rows)
+    assert (line["id"], line["name"]) == ("5-10", "sweep[1-2,lr=0.1..0.01]")
+    assert JOBS.columns["state"].column.cell(line) == "6 QUEUED"
+    assert line["note"] == "1th in queue, starts in 0s"
+    (line,) = folded(rows[:4])
+    assert line["name"] == "sweep[1-2,lr=0.1,0.03]"
+    done = [{**each, "state": "DONE", "note": None} for each in rows[:2]]
+    assert [(each["name"], each["state"]) for each in folded([*done, *rows[2:]])] == [
+        ("sweep[lr=0.1]", "DONE"), ("sweep[1-2,lr=0.03,0.01]", "QUEUED"),
+    ]  # fmt: skip
+    alone = [{**each, "array_index": at} for at, each in enumerate(rows)]
+    assert folded(alone)[0]["name"] == "sweep[lr=0.1..0.01]", "a sweep without --array has no indices"
+    held = [{**each, "note": f"held: hpcdl release {each['id']}"} for each in rows]
+    assert folded(held)[0]["note"] == "held: hpcdl release --array 5"
+
+
+def test_a_summary_counts_by_state() -> None:
+    rows = [row(1, state="DONE"), row(2), row(3, state="RUNNING", gpus=4), row(4)]
+    assert summary(rows) == "4 jobs: 1 RUNNING, 2 QUEUED, 1 DONE; 4 GPUs held"
+    assert summary(rows[1:2]) == "1 job: 1 QUEUED"
+
+
+def test_the_best_of_a_sweep(fake: FakeDaemon, hpcdl: Run) -> None:
+    rows = [
+        row(1, name="alone", metric=0.001, state="RUNNING"),
+        member(5, 1, "0.1", state="DONE", metric=0.5),
+        member(6, 1, "0.01", state="RUNNING", metric=0.25, gpus=1),
+        member(7, 1, "0.001"),
+        row(8, name="other[1]", array=8, array_index=1),
+    ]
+    fake.world.jobs = {each["id"]: each for each in rows}
+    assert hpcdl("ls", "--group", "sweep").out.splitlines() == [
+        " ID  NAME   JOBS                         BEST  METRIC  VALUES",
+        "5-7  sweep  1 RUNNING, 1 QUEUED, 1 DONE     6    0.25  lr=0.01",
+        "  8  other  1 QUEUED                        -       -  -",
+    ]
+    assert hpcdl("ls", "--group", "sweep", "--sort", "-metric", "-q").out == "5\n"
+    (sweep, other) = hpcdl("ls", "--group", "sweep", "--json").value["sweeps"]
+    assert (sweep["id"], sweep["jobs"], sweep["best"]["id"]) == (5, 3, 6)
+    assert sweep["states"] == {"DONE": 1, "RUNNING": 1, "QUEUED": 1}
+    assert (other["name"], other["best"]) == ("other", None)
+    assert hpcdl("ls", "--group", "sweep", "--columns", "id").code == 2
+    assert hpcdl("ls", "gpus", "--group", "sweep").err.startswith("hpcdl: --group is for jobs")
+    ids = [line.split()[0] for line in hpcdl("ls", "--all", "--sort", "metric").out.splitlines()[1:]]
+    assert ids[:3] == ["1", "6", "5"], "members are not folded where their metric counts"
+    hpcdl("ls", "--tag", "exp*")
+    assert "tag=exp%2A" in fake.requests[-1][1]
