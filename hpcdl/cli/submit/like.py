@@ -12,6 +12,7 @@ from typing import Any
 from hpcdl.batch.options import ExportedVariables
 from hpcdl.cli.output import Row
 from hpcdl.cli.submit.job import JobRequest, default_name, job_request
+from hpcdl.cli.submit.options import AFTER
 from hpcdl.core.model.frozen import CodecError, from_json
 from hpcdl.core.model.job import JobSpec
 
@@ -32,12 +33,13 @@ _FIELDS = {
     "gate": ("gate", "command"),
     "signal": ("signal", "command", "batch"),
     "sweep": ("command",),
+    **dict.fromkeys(AFTER, ("after", "conditions")),
 }
 """Fields of a job that an option sets, where they are not one of its own name."""
 
 _OWN: dict[str, Any] = {
-    "after": (), "deadline": None, "checkpoint_dir": None, "continue_from": "", "git": None, "env": (), "notify": (),
-    "array": 0, "array_index": 0, "array_most": 0, "sweep": (),
+    "after": (), "conditions": (), "deadline": None, "checkpoint_dir": None, "continue_from": "", "git": None,
+    "env": (), "notify": (), "array": 0, "array_index": 0, "array_most": 0, "sweep": (),
 }  # fmt: skip
 """Fields that are not carried here, and what a new job has instead."""
 
@@ -93,7 +95,7 @@ class Template:
         if old.checkpoint_dir is not None and "checkpoint_dir" not in typed:
             go_on = f"--checkpoint-dir {old.checkpoint_dir} --continue-from {self.id} goes on from it"
             found.append(f"its checkpoint folder ({go_on})")
-        if old.after and "after" not in typed:
+        if (old.after or old.conditions) and not AFTER.keys() & set(typed):
             found.append("the jobs that it waited for (--after)")
         if old.deadline is not None and old.ect is None and "deadline" not in typed:
             found.append("its deadline (--deadline)")

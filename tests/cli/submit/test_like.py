@@ -11,6 +11,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 
 FIRST = (
+    "--singleton",
     "--name", "base", "--gpus", "2:3", "--nodes", "2", "--cpus", "3", "--mem", "2G", "--time", "90m", "--grace", "7",
     "--signal", "hf", "--priority", "4", "--weight", "2", "--profile", "p", "--steps", "9", "--model", "m",
     "--accuracy", "0.9", "--retries", "3", "--stall", "60:restart", "--resumes", "out/*", "--tag", "a,b",
@@ -41,8 +42,8 @@ def test_everything_is_carried_but_what_is_its_own(
     plain = JobSpec(("true",), "x")
     default = {field.name for field in fields(JobSpec) if first.get(field.name) == getattr(plain, field.name)}
     assert default <= {
-        "user", "gpus_counts", "after", "checkpoint_dir", "gate", "nodes_max", "deadline", "rescale", "continue_from",
-        "progress", "batch", "burst", "git",
+        "user", "gpus_counts", "after", "conditions", "checkpoint_dir", "gate", "nodes_max", "deadline", "rescale",
+        "continue_from", "progress", "batch", "burst", "git",
     } | {"array", "array_index", "array_most", "sweep"}, "the first job chose nearly everything"  # fmt: skip
     assert again.pop("like") == 1
     assert again.pop("env") == []
@@ -90,7 +91,7 @@ def test_behind_a_gate_and_in_an_array(fake: FakeDaemon, hpcdl: Run) -> None:
 
 def test_what_is_left_out_is_said(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     folder = tmp_path / "ck"
-    options = ("--checkpoint-dir", folder, "--after", "5", "--deadline", "+2h")
+    options = ("--checkpoint-dir", folder, "--after", "5?6", "--deadline", "+2h")
     assert hpcdl("submit", *options, "--", "true").code == 0
     done = hpcdl("submit", "--like", 1)
     assert done.err == (
@@ -98,7 +99,7 @@ def test_what_is_left_out_is_said(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) 
         "from it), the jobs that it waited for (--after), its deadline (--deadline)\n"
     )
     entry = sent(fake)
-    assert (entry["checkpoint_dir"], entry["after"], entry["deadline"]) == (None, [], None)
+    assert (entry["checkpoint_dir"], entry["conditions"], entry["deadline"]) == (None, [], None)
     done = hpcdl("submit", "--like", 1, "--checkpoint-dir", folder, "--continue-from", 1, "--after", 1)
     assert "checkpoint folder" not in done.err
     entry = sent(fake)
