@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "ls": ("hpcdl.cli.ls", "ls", "List the jobs, the nodes or the GPUs."),
         "top": ("hpcdl.cli.top", "top", "Watch daemon, GPUs and jobs in the terminal."),
         "page": ("hpcdl.cli.page", "page", "Write a web page of what goes on now."),
+        "web": ("hpcdl.cli.web.command", "web", "Serve the pages live to your browser."),
         "show": ("hpcdl.cli.show", "show", "Show everything about one job."),
         "why": ("hpcdl.cli.show", "why", "Say why a job is where it is."),
         "nodes": ("hpcdl.cli.show", "nodes", "List the nodes and who holds their GPUs."),
@@ -114,7 +115,8 @@ _MEANT = {
         "logs -f": "tail",
         "report": "sacct",
         "config": "set",
-        "page": "html dashboard",
+        "page": "html",
+        "web": "dashboard serve",
         "metrics": "prometheus",
         "config show": "settings",
     }.items()

@@ -92,7 +92,7 @@ def live_document(title: str, parts: Sequence[str], at: float, shown: PageState)
     root = f' data-at="{at:.3f}" data-every="{every:g}"{job}{stale}'
     if shown.served:
         root += " data-served"
-        menu = '<a href="/">Overview</a> <a href="/timeline">Timeline</a>'
+        menu = '<a href="/">Overview</a> <a href="/jobs">Jobs</a> <a href="/timeline">Timeline</a>'
         parts = [f'<nav aria-label="Pages">{menu}</nav>', *parts]
     return document(title, parts, script=True, served=shown.served, root=root, head=head)
 
@@ -118,7 +118,7 @@ def _head(answer: Row, at: float, shown: PageState) -> str:
 
 def page_head(title: str, at: float, shown: PageState, under: str, troubles: Sequence[object] = ()) -> str:
     """Title, time and troubles of a page. `under`: a fragment of HTML below the title."""
-    every = f", written every {_every(shown.every_s)}" if shown.every_s and not shown.over else ""
+    every = f", written every {_every(shown.every_s)}" if shown.every_s and not (shown.over or shown.served) else ""
     alarms = []
     if shown.note:
         alarms.append(f"<b>This is how it was at {shown.moment(at)}.</b> {html(shown.note, 400)}")
@@ -161,7 +161,7 @@ def _tiles(answer: Row) -> str:
     if notices["waiting"] or notices["given_up"]:
         told = f"{notices['waiting']} waiting, {notices['given_up']} given up"
         number = len(answer["notices"]) + answer["notices_more"]
-        figures.append((str(number), "notice" if number == 1 else "notices", told, ""))
+        figures.append((str(number), "notification" if number == 1 else "notifications", told, ""))
     return (
         '<div id="figures" class="figures-row">'
         + "".join(
@@ -512,14 +512,15 @@ class Recent:
         known = {row["body"].get("job") for row in self._rows} | held
         self.names = {job: name for job, name in self.names.items() if job in known}
 
-    def history(self, answer: Row) -> History:
-        """From `back_s` before the answer, or where the first that is known begins, until the answer."""
+    def history(self, answer: Row, most_s: float | None = None) -> History:
+        """From `back_s` (or less, `most_s`) before the answer, or where the first that is known begins, until then."""
         now = float(answer["at"])
+        back_s = self.back_s if most_s is None else min(most_s, self.back_s)
         found = read_history(self._rows, until=now)
-        spans = [self._named(span) for span in found.spans if span.end_at > now - self.back_s]
+        spans = [self._named(span) for span in found.spans if span.end_at > now - back_s]
         spans += self._others(answer["nodes"], spans, now)
         first = min((span.start_at for span in spans), default=now)
-        begin = min(now - 60.0, max(now - self.back_s, first))
+        begin = min(now - 60.0, max(now - back_s, first))
         spans = [clipped(span, begin) for span in spans]
         jobs = {span.job: span.name for span in spans}
         waits = [replace(wait, start_at=max(begin, wait.start_at)) for wait in found.warm if wait.end_at > begin]

@@ -1,0 +1,335 @@
+"""The pages that `hpcdl web` serves: what the daemon answers, drawn by `hpcdl/report`, and the logs of the home.
+
+Each method may be called in any thread. Where the daemon does not answer, the last answer is drawn, with the time at
+which it was true.
+"""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import join
+from typing import Any
+from urllib.parse import quote
+
+from hpcdl.cli.logs import LogFile, log_files
+from hpcdl.cli.params import local_time
+from hpcdl.client import ApiError, Client, ClientError, path_with
+from hpcdl.daemon.clock import WallClock
+from hpcdl.report.history import History
+from hpcdl.report.html import html, links_html, note
+from hpcdl.report.live import (
+    PageState,
+    Recent,
+    TableColumn,
+    job_name,
+    lanes,
+    listed,
+    live_document,
+    now_page,
+    page_head,
+    progress_bar,
+    section,
+)
+from hpcdl.report.names import breakable, job_mark
+
+BACK_S, OVERVIEW_S = 6 * 3600.0, 3 * 3600.0
+FRESH_S = 1.0
+"""An answer is drawn for so long before the daemon is asked again, whoever looks."""
+EVERY_S, EVERY_LARGE_S = 3.0, 10.0
+"""A browser asks for a page again so often; for one of more than LARGE GPUs."""
+LARGE = 256
+JOBS = 500
+FIRST, PIECE = 64 << 10, 256 << 10
+"""Bytes of a log: of its end, when a page is opened, and of what came since."""
+
+LINE_S = 2.0
+"""So long the end of a line is waited for."""
+
+Row = Mapping[str, Any]
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
+
+
+class NoPage(Exception):
+    """There is no such job or node."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What came of a log. `after`: where the next piece begins; `begins`: it is of another file than the last piece."""
+
+    text: str
+    after: str
+    begins: bool = False
+
+
+class Pages:
+    """The pages of one home."""
+
+    def __init__(self, client: Client, home: Path) -> None:
+        self._client = client
+        self._home = home
+        self._lock = threading.Lock()
+        self._recent = Recent(BACK_S)
+        self._answer: Row = {}
+        self._asked_at = -FRESH_S
+        self._note = ""
+
+    def overview(self) -> str:
+        """What goes on now."""
+        with self._looked() as (answer, shown):
+            if not answer:
+                return self._away(shown)
+            return now_page(answer, self._recent.history(answer, OVERVIEW_S), self._recent.names, shown)
+
+    def timeline(self) -> str:
+        """What the GPUs did in the last hours."""
+        with self._looked() as (answer, shown):
+            if not answer:
+                return self._away(shown)
+            parts = [section("timeline", "", lanes(self._recent.history(answer), shown.local))]
+        return self._page("Timeline", answer, shown, parts)
+
+    def jobs(self) -> str:
+        """The jobs that were submitted last, finished ones too."""
+        with self._looked() as (answer, shown):
+            if not answer:
+                return self._away(shown)
+            rows, why = self._ask(path_with("/v1/jobs", all=1, last=JOBS))
+            at = float(answer["at"])
+
+        def clock(key: str) -> TableColumn:
+            title = key.removesuffix("_at").capitalize()
+            return TableColumn(
+                title, lambda row: "–" if row[key] is None else shown.clock(row[key], at), lambda row: row[key]
+            )
+
+        columns = (
+            TableColumn("Job", lambda row: f"{job_mark(row['id'])} {shown.hrefs.job_link(row['id'], str(row['id']))}"),
+            TableColumn("Name", job_name),
+            TableColumn("State", lambda row: html(row["state"])),
+            TableColumn("GPUs", lambda row: str(row["gpus"] or "–"), lambda row: row["gpus"], right=True),
+            TableColumn("Progress", progress_bar, lambda row: (row["step"] or 0) / (row["total"] or 1)),
+            *map(clock, ("submitted_at", "started_at", "finished_at")),
+            TableColumn("Cause", lambda row: html(row["cause"] or "–")),
+        )
+        found = sorted(rows.get("jobs", ()), key=lambda row: -int(row["id"]))
+        inside = listed("Jobs", found, columns) if found else note(why or "No job was submitted yet.")
+        limit = note(f"The last {JOBS}; hpcdl ls --all lists all of them.") if len(found) == JOBS else ""
+        return self._page("Jobs", answer, shown, [section("jobs", "Jobs", inside + limit, len(found))])
+
+    def job(self, job: int) -> str:
+        """A job: where it stands and why, its time on GPUs, its log. Raises NoPage."""
+        with self._looked() as (answer, shown):
+            if not answer:
+                return self._away(shown)
+            row = self._ask_of(f"/v1/jobs/{job}", f"There is no job {job}.").get("job")
+            why, trouble = self._ask(f"/v1/jobs/{job}/why")
+            history = _part(self._recent.history(answer), job=job)
+        files = log_files(self._home, job)
+        parts = [] if row is None else [self._facts(row, why, float(answer["at"]), shown)]
+        if history.spans:
+            parts.append(section("timeline", "On GPUs", lanes(history, shown.local)))
+        names = ", ".join(file.path.name for file in files[-20:])
+        last = f"Followed: {files[-1].path.name} of {names}." if len(files) > 1 else names
+        files_told = note(last or "It has printed nothing yet.")
+        parts.append(
+            section(
+                "output",
+                "Output",
+                f'<pre id="log" class="log" tabindex="0" role="log" aria-label="Output of job {job}" '
+                f'data-source="/job/{job}/log"></pre>{files_told}',
+            )
+        )
+        name = f"job {job}" if row is None else f"job {job}: {row['name']}"
+        return self._page(name, answer, shown, [note(trouble), *parts] if trouble else parts)
+
+    def node(self, node: str) -> str:
+        """A node: its GPUs and who had them. Raises NoPage."""
+        with self._looked() as (answer, shown):
+            if not answer:
+                return self._away(shown)
+            found = [each for each in answer["nodes"] if each["name"] == node]
+            history = _part(self._recent.history(answer), node=node)
+            names = dict(self._recent.names)
+        if not found:
+            raise NoPage(f"There is no node {node!r:.80}.")
+        at = float(answer["at"])
+        rows = [dict(zip(_GPU, gpu, strict=False)) for gpu in found[0]["gpus"]]
+        columns = (
+            TableColumn("GPU", lambda row: str(row["index"]), right=True),
+            TableColumn("State", lambda row: html(row["state"])),
+            TableColumn("Held by", lambda row: _holder(row, names, shown)),
+            TableColumn("Since", lambda row: "–" if row["since"] is None else shown.clock(row["since"], at)),
+            TableColumn("Load", lambda row: "–" if row["util"] is None else f"{row['util']:.0f} %", right=True),
+            TableColumn("Memory", lambda row: _memory(row), lambda row: row["used"], right=True),
+            TableColumn("Detail", lambda row: html(row["detail"])),
+        )
+        parts = [section("gpus", html(found[0]["kind"]) or "GPUs", listed(f"GPUs of {html(node)}", rows, columns))]
+        if history.spans:
+            parts.append(section("timeline", "Who had them", lanes(history, shown.local)))
+        return self._page(node, answer, shown, parts)
+
+    def log(self, job: int, after: str) -> LogPiece:
+        """What came of a job's newest log after `after`, which is a file's name and an offset; "": its end."""
+        files = log_files(self._home, job)
+        if not files:
+            return LogPiece("", "")
+        name, _, offset = after.rpartition(":")
+        newest = files[-1]
+        if quote(newest.path.name) != name or not offset.isdigit():
+            return self._piece(newest, None, begins=True)
+        return self._piece(newest, int(offset[:18]), begins=False)
+
+    @staticmethod
+    def _piece(file: LogFile, offset: int | None, *, begins: bool) -> LogPiece:
+        with open(file.path, "rb") as opened:
+            status = os.fstat(opened.fileno())
+            size = status.st_size
+            cut = offset is None and size > FIRST
+            begin = max(0, size - FIRST) if offset is None else min(offset, size)
+            opened.seek(begin)
+            content = opened.read(PIECE)
+        if cut:
+            skipped = content.find(b"\n") + 1
+            begin, content = begin + skipped, content[skipped:]
+        # A line that is not whole yet waits, unless it is old, or so long that it never will be.
+        whole = content.rfind(b"\n") + 1
+        if (whole or len(content) < PIECE) and WallClock(0.0).now() - status.st_mtime < LINE_S:
+            content = content[:whole]
+        return LogPiece(plain(content), f"{quote(file.path.name)}:{begin + len(content)}", begins)
+
+    # --- the daemon ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _looked(self) -> Iterator[tuple[Row, PageState]]:
+        """The last answer, {} where there was none, and the state of a page that shows it."""
+        with self._lock:
+            if time.monotonic() - self._asked_at >= FRESH_S:
+                self._look()
+                self._asked_at = time.monotonic()
+            gpus = sum(len(node["gpus"]) for node in self._answer.get("nodes", ()))
+            every = EVERY_LARGE_S if gpus > LARGE else EVERY_S
+            yield self._answer, PageState(every, local_time, self._note, served=True)
+
+    def _look(self) -> None:
+        try:
+            answer = self._client.get(path_with("/v1/overview", after=self._recent.after))
+            self._recent.take(answer)
+            self._answer, self._note = answer, ""
+        except ClientError as error:
+            self._note = str(error).removesuffix(" (waited 0 s)")
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self._note = "The daemon's answer is not of this form: use the daemon's hpcdl."
+
+    def _ask(self, path: str) -> tuple[Row, str]:
+        """An answer, and "", or {} and why there is none."""
+        try:
+            return self._client.get(path), ""
+        except ClientError as error:
+            return {}, str(error).removesuffix(" (waited 0 s)")
+
+    def _ask_of(self, path: str, otherwise: str) -> Row:
+        try:
+            return self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                raise NoPage(otherwise) from None
+            return {}
+        except ClientError:
+            return {}
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _away(self, shown: PageState) -> str:
+        """The page while no daemon has answered yet."""
+        at = WallClock(0.0).now()
+        text = f'<header id="head"><h1>hpcdl</h1><p class="problems" role="status">{html(self._note, 400)}</p></header>'
+        inside = note("This page shows the jobs as soon as a daemon answers.")
+        return live_document("hpcdl: no daemon", [text, section("gpus", "No daemon", inside)], at, shown)
+
+    def _page(self, title: str, answer: Row, shown: PageState, parts: Sequence[str]) -> str:
+        at = float(answer["at"])
+        host = html(answer["status"]["daemon"]["host"], 80)
+        head = page_head(title, at, shown, f"hpcdl on {host}")
+        return live_document(f"{title[:100]} · hpcdl", [head, *parts], at, shown)
+
+    @staticmethod
+    def _facts(row: Row, why: Row, at: float, shown: PageState) -> str:
+        spec = row.get("spec") or {}
+        reasons = dict.fromkeys(map(str, filter(None, (row.get("reason"), *why.get("details", ())))))
+        where = ", ".join(
+            f"{shown.hrefs.node_link(name, breakable(name))}:{','.join(map(str, gpus))}"
+            for name, gpus in (row.get("placement") or {}).items()
+        )
+        facts = {
+            "State": html(row["state"]) + (" (held)" if row.get("held") else ""),
+            "Why": "<br/>".join(html(each, 400) for each in reasons),
+            "Progress": progress_bar(row) if row.get("step") is not None else "",
+            "GPUs": f"{job_mark(row['id'])} {where}" if where else "",
+            "Checkpoint": "" if row.get("saved_step") is None else f"step {row['saved_step']}",
+            **{
+                name: shown.clock(row[key], at)
+                for name, key in (("Submitted", "submitted_at"), ("Started", "started_at"), ("Finished", "finished_at"))
+                if row.get(key) is not None
+            },
+            "Cause": html(row.get("cause") or ""),
+            "What happened": html(row.get("detail") or "", 1000),
+            "Exit code": "" if row.get("exit_code") is None else str(row["exit_code"]),
+            "Attempts": str(row.get("incarnation") or ""),
+            "Tags": html(" ".join(row.get("tags") or ())),
+            "Links": links_html(row.get("links") or {}),
+            "Command": f"<code>{html(join(map(str, spec.get('command') or ())), 2000)}</code>",
+            "Folder": html(spec.get("cwd") or "", 400),
+        }
+        inside = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in facts.items() if text)
+        return section("facts", "Where it stands", f"<dl>{inside}</dl>")
+
+
+_GPU = ("index", "state", "job", "incarnation", "util", "used", "memory", "detail", "since", "background")
+
+
+def _holder(row: Row, names: Mapping[int, str], shown: PageState) -> str:
+    held = [row["job"], row.get("background")]
+    told = [
+        f"{job_mark(job)} {shown.hrefs.job_link(job, str(job))} {breakable(names.get(job, ''))}" for job in held if job
+    ]
+    return "<br/>".join(told) or "–"
+
+
+def _memory(row: Row) -> str:
+    return (
+        "–"
+        if row["used"] is None or not row["memory"]
+        else f"{row['used'] / 1024:.1f} of {row['memory'] / 1024:.0f} GiB"
+    )
+
+
+def _part(history: History, *, job: int | None = None, node: str | None = None) -> History:
+    """What is of one job, from its first GPU on, or on one node."""
+    spans = tuple(each for each in history.spans if job in (None, each.job) and node in (None, each.node))
+    held = {(each.node, each.gpu) for each in spans}
+    gpus = tuple(gpu for gpu in history.gpus if gpu.node == node or (gpu.node, gpu.number) in held)
+    jobs = {each.job for each in spans}
+    begin = history.begin if job is None else min((each.start_at for each in spans), default=history.begin)
+    return replace(
+        history,
+        begin=min(begin, history.end - 60.0),
+        spans=spans,
+        gpus=gpus,
+        jobs=tuple(each for each in history.jobs if each.id in jobs),
+        warm=tuple(each for each in history.warm if job in (None, each.job) and node in (None, each.node)),
+    )
+
+
+def plain(content: bytes) -> str:
+    """Output as text: of a line that was written over and over its last state, and no colours or control characters."""
+    text = _ANSI.sub("", content.decode("utf-8", "replace").replace("\r\n", "\n"))
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _UNSEEN.sub("\ufffd", "\n".join(lines))
