@@ -140,6 +140,7 @@ class Agent:
         part = self.parts.pop(key, None)
         self._free_before.discard(key)
         self.reports.forget(key)
+        self._site.metrics.forget(key)
         run_folder.put_away(run_folder.folder_of(self._site.run, key), "" if part is None else part.damage)
 
     # --- the daemon ------------------------------------------------------------------------------------------------
@@ -302,7 +303,8 @@ class Agent:
             part.report_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
         loads = {part.key: part.load for part in self.parts.values() if part.gpus}
-        return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), run_folder.kept(self._site.run))
+        kept = run_folder.kept(self._site.run)
+        return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), kept, self._site.metrics.hand_over())
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcdl.agent.folder import EMULATED
 from hpcdl.agent.gpus import Gpus, Grants
+from hpcdl.agent.metrics import MetricBuffer
 from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.report_log import Key, ReportLog
 from hpcdl.agent.shell import Shells
@@ -35,8 +36,8 @@ class AgentContext:
     for what they say. `allocation`: the id of the batch job that all this is in, "" outside of any. `interval_s`:
     seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which this node reaches
     the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not. `changed`: a trainer
-    came or went. `orphans`: what came to this agent when who had started it died. `shells`: commands beside its
-    trainers.
+    came or went. `orphans`: what came to this agent when who had started it died. `metrics`: what trainers
+    report until the next heartbeat. `shells`: commands beside its trainers.
     """
 
     node: str
@@ -54,6 +55,7 @@ class AgentContext:
     goes: str = ""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     orphans: Orphans = field(default_factory=Orphans)
+    metrics: MetricBuffer = field(default_factory=MetricBuffer)
     grants: Grants = field(init=False)
     shells: Shells = field(init=False)
 

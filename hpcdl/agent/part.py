@@ -116,15 +116,16 @@ class TrainerActivity:
         """`log_file`: the trainer's output, whose growth is a sign of life; "" where it is not known."""
         self._watchdog = Watchdog(log_file, clock())
         self._training = TrainingShare(clock())
-        self._memory_mib: int | None = None  # resident, of all processes; None with real GPUs
+        self.resident_mib: int | None = None
+        """Memory of all its processes at the last look."""
+        self._emulated = False
         self.pids: tuple[int, ...] = ()
 
     def look(self, supervisor: dict[str, Any], remains: Remains, *, emulated: bool) -> None:
         """Looks at all processes below a supervisor; may take milliseconds, in any thread."""
         self._watchdog.look(int(supervisor["pid"]), clock())
         self.pids = remains.remember(supervisor)[:PIDS_MOST]
-        if emulated:
-            self._memory_mib = resident_mib(self.pids)
+        self.resident_mib, self._emulated = resident_mib(self.pids), emulated
 
     def stepped(self, step: int | None, *, leads: bool) -> None:
         """The trainer has made a step. Of several nodes, the first one's steps count for stalls."""
@@ -160,10 +161,15 @@ class TrainerActivity:
         """Seconds since its last step, since its last sign of life, since its start (see `Watchdog.measured`)."""
         return self._watchdog.measured(clock())
 
+    @property
+    def cpu(self) -> float | None:
+        """What it used of the processors between the last two looks, in % of one."""
+        return None if self._watchdog.cores is None else round(100 * self._watchdog.cores, 1)
+
     def load(self, gpus: int) -> Load:
         """The load of each of its GPUs, so many of them."""
         trains, cores, number = self._training.look(clock()), self._watchdog.cores, max(1, gpus)
-        memory = None if self._memory_mib is None else self._memory_mib // number
+        memory = self.resident_mib // number if self._emulated and self.resident_mib is not None else None
         return Load(trains, None if cores is None else cores / number, memory)
 
 
@@ -389,7 +395,16 @@ class AgentPart:
         job, incarnation = self.key
         step_s, idle_s, started_s = self._activity.measured()
         return TrainerLine(
-            self._trainer_pid, job, incarnation, self._supervisor_pid, step_s, idle_s, started_s, self._activity.pids
+            self._trainer_pid,
+            job,
+            incarnation,
+            self._supervisor_pid,
+            step_s,
+            idle_s,
+            started_s,
+            self._activity.pids,
+            self._activity.cpu,
+            self._activity.resident_mib,
         )
 
     @property
@@ -566,6 +581,8 @@ class AgentPart:
             if packet["type"] == "progress":
                 self._progress.take(packet)
                 self._activity.stepped(self._progress.step, leads=self._leads)
+                if self._leads and not self.stale:
+                    self._site.metrics.take(self.key, packet.get("newest"), self._site.interval_s)
                 self.report_progress()
             elif run_folder.is_record(packet):
                 self._absorb(packet)

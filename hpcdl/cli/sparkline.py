@@ -64,7 +64,7 @@ def numbers_text(series: Mapping[str, Any]) -> str:
         return f"{_short(series['last'])}{unit} (mean {_short(series['mean'])}, peak {_short(series['high'])})"
     text = "not finite" if series["last"] is None else f"{series['last']:.4g}"
     if series["not_finite_since"] is not None:
-        text += f" since step {series['not_finite_since']}"
+        text += f" since about step {series['not_finite_since']}"
     if series["low"] is None:
         return text
     return f"{text} ({series['low']:.4g} to {series['high']:.4g})"

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import DaemonStarted
+from hpcdl.core.model.series import Point
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.endings import Rules
 from hpcdl.core.rules.intake import Settings
@@ -54,16 +55,19 @@ from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.notifier import Notifier
 from hpcdl.daemon.ready import ReadyPipe
+from hpcdl.daemon.series import SeriesKeeper
 from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.integrity import UsableLedger, open_resumed
 from hpcdl.ledger.offline import LEDGER_FILE
 from hpcdl.ledger.samples import GpuTelemetry
+from hpcdl.ledger.series import SeriesChange
 from hpcdl.milp import Reallocation
 from hpcdl.policies import all_policies
 from hpcdl.solver import prepare
 from hpcdl.wire.access import AccessFile, write_access
+from hpcdl.wire.messages import HeartbeatMessage
 from hpcdl.wire.private_files import read_private
 
 log = logging.getLogger("hpcdl.daemon")
@@ -193,11 +197,15 @@ class Daemon:
 
         self.loop = ControllerLoop(self.controller, self.clock, self.config.debounce_s, changed, dispatch, lost)
         self._spool = SpoolReader(self.home, self.loop.send, self._on_trouble)
-        self.hub = Hub(
-            self.loop,
-            HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.heartbeat),
-            Telemetry(self.clock.now, self._keep_samples).heard,
-        )
+        telemetry = Telemetry(self.clock.now, self._keep_samples)
+        self.series = SeriesKeeper(lambda: self.loop.world, self.clock.now, self._keep_series, self._read_series)
+
+        def heard(node: str, heartbeat: HeartbeatMessage) -> None:
+            telemetry.heard(node, heartbeat)
+            self.series.heard(node, heartbeat)
+
+        settings = HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.heartbeat)
+        self.hub = Hub(self.loop, settings, heard)
         self._changes = changes
         self.batching = self._make_batching()
         ways = Ways(self.identity.instance, self.home, self.config.notify_from, self.config.smtp_host)
@@ -237,6 +245,7 @@ class Daemon:
                 self.batching.stop()
             self.notifier.stop()
             self.viewers.withdraw()
+            self.series.flush()
             await _aside(self._close)
         return self.exit_code
 
@@ -283,6 +292,7 @@ class Daemon:
             self.meter,
             self._on_stop,
             self.idle,
+            self.series,
         )
         door = Admission()
         api = Api(context, self.identity.token, self.viewers.token, door.proven)
@@ -330,6 +340,12 @@ class Daemon:
     def _keep_samples(self, samples: Sequence[GpuTelemetry]) -> None:
         # In the controller's thread: a commit that waits for the disk must not hold up the API.
         self.loop.call(lambda _: self.journal.add_samples(samples))
+
+    def _keep_series(self, changes: Sequence[SeriesChange]) -> None:
+        self.loop.call(lambda _: self.journal.add_series(changes))
+
+    async def _read_series(self, job: int) -> Mapping[str, Sequence[Point]]:
+        return await asyncio.to_thread(self.journal.series, job)
 
     def _retain(self) -> None:
         """Old jobs leave the world; snapshots bound the replay; what is older goes to the archive."""

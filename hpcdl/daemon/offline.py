@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from hpcdl import __version__
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model.commands import Command
+from hpcdl.core.model.series import Point
 from hpcdl.daemon.agents import Hub, HubSettings
 from hpcdl.daemon.api.app import Api
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus
@@ -27,6 +28,7 @@ from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.series import SeriesKeeper
 from hpcdl.ledger import SqliteJournal, integrity
 from hpcdl.ledger.high_water_mark import read_mark
 from hpcdl.policies import all_policies
@@ -84,7 +86,12 @@ class OfflineApi:
         changes.close()  # nothing will change: who waits for it is answered at once
         hub = Hub(self._loop, HubSettings("", self._home, 0.0, 0.0), lambda node, beat: None)
         about = DaemonStatus(0, socket.gethostname(), self.as_of, __version__, str(self._home), ())
-        return Api(ApiContext(self._loop, hub, changes, controller.profiles, about), self._token).application()
+        series = SeriesKeeper(lambda: self._loop.world, self._loop.now, lambda changes: None, self._read_series)
+        context = ApiContext(self._loop, hub, changes, controller.profiles, about, series=series)
+        return Api(context, self._token).application()
+
+    async def _read_series(self, job: int) -> Mapping[str, Sequence[Point]]:
+        return self._journal.series(job)
 
     @property
     def as_of(self) -> float:

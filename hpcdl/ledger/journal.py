@@ -18,6 +18,7 @@ from hpcdl.core.fold.fold import Draft, copied, fold
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import Recorded
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
+from hpcdl.core.model.series import Point
 from hpcdl.core.model.transitions import IllegalEvent
 from hpcdl.core.model.world import Job, World, validate
 from hpcdl.ledger import backup_stamp, projections, records, schema, snapshots
@@ -40,6 +41,7 @@ from hpcdl.ledger.records import (
     write_archive,
 )
 from hpcdl.ledger.samples import GpuTelemetry, Ring
+from hpcdl.ledger.series import SeriesChange, SeriesTable
 
 
 def begin_above(connection: Connection, last: int) -> None:
@@ -149,6 +151,7 @@ class SqliteJournal:
         self._on_read = on_read
         self._lock = threading.RLock()
         self._ring = Ring(samples)
+        self._series = SeriesTable()
         self._tip: Tip | None = None
         self.mark: MarkFile | None = None  # raised with each append, closed with us; set by whoever resumes the ledger
         self._archived = lru_cache(maxsize=1)(self._read_archive)
@@ -156,6 +159,7 @@ class SqliteJournal:
         try:
             with self._reading() as connection:
                 self._ring.load(connection)
+                self._series.load(connection)
                 self._known()
             if migrated:
                 self.rebuild()
@@ -349,10 +353,20 @@ class SqliteJournal:
         with self._reading() as connection:
             return self._ring.read(connection, since, node, limit)
 
-    def flush(self) -> None:
-        """Write the samples that wait. Raises JournalError."""
+    def add_series(self, changes: Sequence[SeriesChange]) -> None:
+        """Keep changes of series; they are written with the next commit, and lost with a crash before it."""
         with self._lock:
-            if self._ring.waiting:
+            self._series.add(changes)
+
+    def series(self, job: int) -> dict[str, list[Point]]:
+        """The points of each series of a job, by name."""
+        with self._reading() as connection:
+            return self._series.read(connection, job)
+
+    def flush(self) -> None:
+        """Write the samples and series that wait. Raises JournalError."""
+        with self._lock:
+            if self._ring.waiting or self._series.waiting:
                 with self._transaction():
                     pass
 
@@ -424,7 +438,7 @@ class SqliteJournal:
         try:
             self._connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield self._connection
-            samples = self._ring.write(self._connection)
+            samples, changes = self._ring.write(self._connection), self._series.write(self._connection)
             if self._lease_check is not None and not self._lease_check():
                 raise LeaseLost(f"the lease on {self.path.parent} is lost: another daemon took over, this one must end")
             self._connection.commit()
@@ -434,6 +448,7 @@ class SqliteJournal:
                 raise journal_error(self.path, error) from error
             raise
         self._ring.written(samples)
+        self._series.written(changes)
 
     def _rollback(self) -> None:
         """End a transaction, also one whose COMMIT failed, which SQLAlchemy takes for ended and SQLite does not."""

@@ -59,9 +59,20 @@ ALTER TABLE archive ADD COLUMN lowest INTEGER;
 ALTER TABLE archive ADD COLUMN highest INTEGER
 """
 
-STEPS: tuple[Step, ...] = (_first_tables, _retired_jobs)
+
+def _curves(connection: Connection) -> None:
+    connection.exec_driver_sql(_CURVES)
+
+
+_CURVES = """
+CREATE TABLE series (job INTEGER NOT NULL, name TEXT NOT NULL, place INTEGER NOT NULL, at FLOAT NOT NULL, step
+    INTEGER, last FLOAT, mean FLOAT, low FLOAT, high FLOAT, samples INTEGER NOT NULL, not_finite INTEGER NOT NULL,
+    PRIMARY KEY (job, name, place)) WITHOUT ROWID
+"""
+
+STEPS: tuple[Step, ...] = (_first_tables, _retired_jobs, _curves)
 """STEPS[n] leads from version n to n + 1."""
-ROWS_STAY: frozenset[Step] = frozenset({_retired_jobs})
+ROWS_STAY: frozenset[Step] = frozenset({_retired_jobs, _curves})
 """Steps after which all rows are as the events say: these are not read for them, archive files and all."""
 
 

@@ -221,6 +221,23 @@ sample = Table(
     Column("power", Float),  # W
 )
 
+series = Table(  # points of the curves of jobs, see `core.model.series`
+    "series",
+    metadata,
+    Column("job", Integer, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("place", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("step", Integer),
+    Column("last", Float),
+    Column("mean", Float),
+    Column("low", Float),
+    Column("high", Float),
+    Column("samples", Integer, nullable=False),
+    Column("not_finite", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 PROJECTIONS = (job, incarnation, node, environment, retired)
 PRIVATE = frozenset({"environment", "retired"})
 """Tables whose rows may hold secrets: no message shows them."""
@@ -240,6 +257,7 @@ def inserted(table: Table, *, replacing: bool = False) -> str:
 ADD_EVENT = inserted(event)
 ADD_REQUEST = inserted(outbox)
 ADD_SAMPLE = inserted(sample, replacing=True)
+ADD_SERIES = inserted(series, replacing=True)
 ADD_ARCHIVE = inserted(archive)
 ADD_SNAPSHOT = inserted(snapshot, replacing=True)
 PUT_STREAM = inserted(stream, replacing=True)

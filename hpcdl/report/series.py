@@ -99,7 +99,7 @@ def series_figure(series: Series, colour: str = "p0") -> str:
         numbers += f", {number_text(series['low'], unit)} to {number_text(series['high'], unit)}"
         numbers += f", mean {number_text(series['mean'], unit)}" if series["kind"] == "use" else ""
     if series["not_finite_since"] is not None:
-        numbers += f'; <b class="alarm">not finite since step {series["not_finite_since"]}</b>'
+        numbers += f'; <b class="alarm">not finite since about step {series["not_finite_since"]}</b>'
     return (
         f'<figure class="chart"><figcaption><b>{html(series["name"], 63)}</b> <span>{span_text(series)}</span>'
         f'</figcaption>{series_svg(series, colour)}<small class="soft">{numbers}</small></figure>'

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpcdl.trainer.channel import Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation
@@ -51,9 +51,11 @@ def ready(step: int) -> None:
     attach().ready(step)
 
 
-def progress(step: int, total: int | None = None, samples: int | None = None, metric: float | None = None) -> None:
+def progress(
+    step: int, total: int | None = None, samples: int | None = None, metric: float | None = None, **more: Any
+) -> None:
     """See Session.progress."""
-    attach().progress(step, total, samples, metric)
+    attach().progress(step, total, samples, metric, **more)
 
 
 def should_suspend() -> bool:

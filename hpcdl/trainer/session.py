@@ -27,6 +27,7 @@ from hpcdl.trainer import checkpoints, exit, step_gate
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation, Tier
 from hpcdl.trainer.membership import Membership, from_packet
+from hpcdl.trainer.metrics import PendingMetrics
 
 log = logging.getLogger("hpcdl.trainer")
 
@@ -116,6 +117,8 @@ class Session:
         self._next_progress = 0.0
         self._next_metric = 0.0
         self._metric: float | None = None  # to be sent with the next packet
+        self._metrics = PendingMetrics()
+        self._place: tuple[int, int | None, int | None] | None = None  # step, total and samples that came last
         self._next_poll = 0.0
         self._reading = threading.RLock()  # a thread may look at the channel while the main one is in a collective
         self.target: Membership | None = None  # the newest membership that was asked for
@@ -275,32 +278,62 @@ class Session:
         self.send("ready", step=int(step))
 
     def progress(
-        self, step: int, total: int | None = None, samples: int | None = None, metric: float | None = None
+        self,
+        step: int,
+        total: int | None = None,
+        samples: int | None = None,
+        metric: float | None = None,
+        **more: Any,
     ) -> None:
         """Report how far training is; cheap enough for every step, and dropped when the channel is full.
 
-        `metric`: what `submit --accuracy` is about, as often as it is known; one that cannot be sent at once goes with
-        the next call. What is not a finite number is left out.
+        `metric`: what `submit --accuracy` is about, as often as it is known. `more`: other numbers by name, loss=0.3,
+        of which hpcdl keeps a curve as it does of the metric; tensors are read only when they are sent. What cannot be
+        sent at once goes with the next call.
         """
         if self._channel is None:
             return
-        if metric is not None and math.isfinite(value := float(metric)):
-            self._metric = value
+        if metric is not None:
+            value = float(metric)
+            if math.isfinite(value):
+                self._metric = value
+            else:
+                more["metric"] = value
+        if more:
+            self._metrics.take(more)
+        self._place = step, total, samples
         now = time.monotonic()
         if now < (self._next_progress if self._metric is None else self._next_metric):
             return
         self._next_progress = now + PROGRESS_INTERVAL_S
-        whole = self.total if total is None else int(total)
-        body: dict[str, object] = {"step": int(step), "total": whole}
+        self._send_progress()
+
+    def _send_progress(self) -> None:
+        """Send the last place, with what was measured and not sent yet."""
+        if self._channel is None or self._place is None:
+            return
+        step, total, samples = self._place
+        body: dict[str, object] = {"step": int(step), "total": self.total if total is None else int(total)}
         body["samples"] = None if samples is None else int(samples)
-        if self._metric is None:
-            self._channel.send("progress", body)
-        elif self._channel.send("progress", {**body, "metric": self._metric}):
-            self._metric = None
-            self._next_metric = self._next_progress
+        numbers = self._metrics.numbers()
+        if self._metric is not None:
+            body["metric"] = self._metric
+        if numbers:
+            body["metrics"] = numbers
+        if self._channel.send("progress", body):
+            self._metrics.sent()
+            if self._metric is not None:
+                self._metric = None
+                self._next_metric = self._next_progress
+
+    def _flush(self) -> None:
+        """Send what was measured and could not be sent at once."""
+        if self._metric is not None or self._metrics:
+            self._send_progress()
 
     def done(self, step: int) -> None:
         """Training is complete after `step` steps."""
+        self._flush()
         self.send("done", step=int(step))
 
     # memberships
@@ -516,6 +549,7 @@ class Session:
         """
         code = 0
         self._exiting = True
+        self._flush()
         if self.inside and self.writer:
             if self._durable is None:
                 code = ENDED_UNSAVED

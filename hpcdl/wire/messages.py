@@ -191,6 +191,21 @@ class TrainerLine:
     idle_s: float | None = None
     started_s: float = 0.0
     pids: tuple[int, ...] = ()
+    cpu: float | None = None
+    """What its processes used of the processors since the heartbeat before, in % of one; None where not known."""
+    resident_mib: int | None = None
+    """Memory that its processes hold now."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLine:
+    """Samples of one metric of an attempt since the heartbeat before, as `core.model.series.Point` has them, but for
+    the first value: seconds ago in place of a time, for no clocks are compared."""
+
+    job: int
+    incarnation: int
+    name: str
+    points: tuple[tuple[float, int, float | None, float | None, float | None, float | None, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +222,12 @@ class GpuLine:
 @_message("heartbeat")
 class HeartbeatMessage:
     """Agent, every interval: samples and the trainers that it sees. Nothing depends on one of them arriving. `damaged`:
-    run folders that could not be read, and were kept."""
+    run folders that could not be read, and were kept. `metrics`: what trainers have reported since the last one."""
 
     gpus: tuple[GpuLine, ...]
     trainers: tuple[TrainerLine, ...]
     damaged: tuple[str, ...] = ()
+    metrics: tuple[MetricLine, ...] = ()
 
 
 SHELL_CHUNK = 32 << 10

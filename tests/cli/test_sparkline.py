@@ -48,8 +48,8 @@ def test_numbers_of_metrics_and_of_use() -> None:
         return numbers_text(answer)
 
     assert told("loss", 2.5, 0.25) == "0.25 (0.25 to 2.5)"
-    assert told("loss", 2.5, math.nan, math.inf) == "not finite since step 2 (2.5 to 2.5)"
-    assert told("loss", math.nan) == "not finite since step 1"
+    assert told("loss", 2.5, math.nan, math.inf) == "not finite since about step 2 (2.5 to 2.5)"
+    assert told("loss", math.nan) == "not finite since about step 1"
     assert told("gpu_util", 90, 100) == "100 % (mean 95, peak 100)"
     assert told("cpu", 3.5, 120.4) == "120 % (mean 62, peak 120)"
     assert told("gpu_power", math.nan) == "-"

@@ -47,7 +47,7 @@ def test_a_curve_that_diverged_has_a_gap_and_says_so() -> None:
     line = re.search('<path d="([^"]*)" class="curve"', drawn)
     assert line is not None
     assert line[1].count("M") == 2
-    assert "not finite since step 4" in drawn
+    assert "not finite since about step 4" in drawn
     assert "none of them a finite number" in series_svg(answer("loss", math.nan))
 
 

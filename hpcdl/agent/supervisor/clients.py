@@ -22,6 +22,7 @@ from hpcdl.agent.supervisor.packets import (
 )
 from hpcdl.agent.supervisor.ranks import Rank
 from hpcdl.agent.supervisor.side_channel import Closed, Listener, RunningClock, SideChannelClient
+from hpcdl.core.model.series import MOST_NAMES
 
 if TYPE_CHECKING:
     from hpcdl.agent.supervisor.supervisor import Supervisor
@@ -66,6 +67,7 @@ class Clients:
         self._agent: AgentLink | None = None
         self._progress: ProgressPacket | None = None
         self._measured: ProgressPacket | None = None  # the newest one that said its metric
+        self._metrics: dict[str, tuple[int, float | None]] = {}  # by name: the newest value, and its step
         self._progress_due: float | None = None
         self._progress_sent = self._clock.now() - PROGRESS_INTERVAL_S
         self._listen_again: float | None = None
@@ -103,8 +105,11 @@ class Clients:
             self._interest(connection, self._agent.waiting)
 
     def progress(self, progress: ProgressPacket) -> None:
-        """To the agent, soon; only the newest counts, and the newest metric."""
+        """To the agent, soon; only the newest counts, and the newest of each metric."""
         self._progress = progress
+        for name, value in progress.measured.items():
+            if name in self._metrics or len(self._metrics) < MOST_NAMES:
+                self._metrics[name] = progress.step, value
         if progress.metric is not None:
             self._measured = progress
         if self._agent is not None and self._progress_due is None:
@@ -167,15 +172,27 @@ class Clients:
             if now - since > HELLO_S and connection not in self._ranks and not self._is_agent(connection):
                 self._drop(connection)
         if self._progress_due is not None and now >= self._progress_due:
-            self._progress_due = None
-            self._progress_sent = now
-            if self._agent is not None and self._progress is not None:
-                newest = self._progress
-                body: dict[str, object] = {"step": newest.step, "total": newest.total, "samples": newest.samples}
-                if self._measured is not None:
-                    body |= {"metric": self._measured.metric, "metric_step": self._measured.step}
-                self._agent.progress = packets.encode("progress", **body)
+            self._pass_progress()
         if self._agent is not None and self._agent.waiting:
+            self.push()
+
+    def _pass_progress(self) -> None:
+        """The newest progress, with the newest value of each metric, is to go to the agent now."""
+        self._progress_due = None
+        self._progress_sent = self._clock.now()
+        if self._agent is not None and self._progress is not None:
+            newest = self._progress
+            body: dict[str, object] = {"step": newest.step, "total": newest.total, "samples": newest.samples}
+            if self._measured is not None:
+                body |= {"metric": self._measured.metric, "metric_step": self._measured.step}
+            if self._metrics:
+                body["newest"] = self._metrics
+            self._agent.progress = packets.encode("progress", **body)
+
+    def finish(self) -> None:
+        """The last progress goes to the agent ahead of the records that follow."""
+        if self._progress_due is not None:
+            self._pass_progress()
             self.push()
 
     def _is_agent(self, connection: SideChannelClient) -> bool:

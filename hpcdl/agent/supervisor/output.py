@@ -17,6 +17,7 @@ from types import FrameType
 
 from hpcdl.agent.supervisor.packets import NUMBER_LIMIT, ProgressPacket
 from hpcdl.agent.supervisor.progress_bars import PRESETS, Bars
+from hpcdl.core.model.series import MOST_NAMES, NAME
 
 PIPE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
@@ -29,6 +30,9 @@ REGEX_BUDGET_S = 1.0
 _F_SETPIPE_SZ = 1031
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
+
+_PLACE = ("step", "total", "samples")
+"""Groups of an expression that are no metrics."""
 
 Note = Callable[[str], None]
 
@@ -90,8 +94,8 @@ class Log:
 class ProgressReader:
     """Finds the last step in a stream of output. Lines end with LF or CR and are cut at LINE_BYTES.
 
-    The first group of the expression is the step; groups named step, total, samples and metric say so themselves. A
-    metric may stand in a line of its own.
+    The first group of the expression is the step; groups named step, total, samples and metric say so themselves, and
+    those of other names are metrics, too. A metric may stand in a line of its own.
     """
 
     def __init__(self, expression: str | None, total: int | None, note: Note, preset: str | None = None) -> None:
@@ -162,23 +166,30 @@ class ProgressReader:
 
     def _newest(self, regex: re.Pattern[str], lines: list[bytes]) -> ProgressPacket | None:
         found: ProgressPacket | None = None
-        metric: float | None = None
-        measures = "metric" in regex.groupindex
+        names = [name for name in regex.groupindex if name not in _PLACE and NAME.fullmatch(name)]
+        numbers: dict[str, float] = {}
         for line in reversed(lines):
             match = regex.search(line[:LINE_BYTES].decode("utf-8", "replace"))
             if match is None:
                 continue
-            if measures and metric is None:
-                metric = _finite(match["metric"])
+            for name in names[:MOST_NAMES]:
+                if name not in numbers and (value := _float(match[name])) is not None:
+                    numbers[name] = value
             if found is None:
                 found = self._progress(match)
-            if found is not None and (metric is not None or not measures):
+            if found is not None and len(numbers) == len(names):
                 break
         if found is not None:
             self._step = found.step
-        elif metric is not None and self._step is not None:
+        elif numbers and self._step is not None:
             found = ProgressPacket(self._step, self._total, None)
-        return None if found is None else replace(found, metric=metric)
+        if found is None or not numbers:
+            return found
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        metric = finite.get("metric")
+        if metric is not None:
+            del finite["metric"]
+        return replace(found, metric=metric, metrics=finite or None)
 
     def _progress(self, match: re.Match[str]) -> ProgressPacket | None:
         names = match.re.groupindex
@@ -300,12 +311,12 @@ def _number(text: str | None) -> int | None:
     return value if 0 <= value <= NUMBER_LIMIT else None
 
 
-def _finite(text: str | None) -> float | None:
+def _float(text: str | None) -> float | None:
+    """A number, NaN and infinities too; None where it is none."""
     try:
-        value = float((text or "").replace(",", ""))
+        return float((text or "").replace(",", ""))
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def last_line(tail: bytes, containing: tuple[bytes, ...] = ()) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from hpcdl.agent import strict_json
 from hpcdl.core.model.frozen import from_json
+from hpcdl.core.model.series import MOST_NAMES, NAME
 
 VERSION = 1
 LIMIT = 65536  # bytes in a packet
@@ -96,12 +97,24 @@ class LoopPacket(FromRank):
 
 @dataclass(frozen=True, slots=True)
 class ProgressPacket(FromRank):
-    """How far a rank is. `metric`: what it is trained for, as it was at this step, where that is said."""
+    """How far a rank is. `metric`: what it is trained for, as it was at this step, where that is said; `metrics`: other
+    numbers of this step by name, None: not finite."""
 
     step: int
     total: int | None = None
     samples: int | None = None
     metric: float | None = None
+    metrics: dict[str, float | None] | None = None
+
+    def __post_init__(self) -> None:
+        names = self.metrics or ()
+        if len(names) > MOST_NAMES or not all(NAME.fullmatch(name) for name in names):
+            raise MalformedPacket(f"metrics must be at most {MOST_NAMES} numbers by name")
+
+    @property
+    def measured(self) -> dict[str, float | None]:
+        """All of its metrics by name."""
+        return (self.metrics or {}) | ({} if self.metric is None else {"metric": self.metric})
 
 
 @dataclass(frozen=True, slots=True)

@@ -432,6 +432,7 @@ class Supervisor:
         self._guarded(self._clients.drain)
         self._stop_reading()
         self._guarded(self._output.finish)
+        self._guarded(self._clients.finish)
         if self._clients.malformed:
             self._note(f"{self._clients.malformed} malformed packets were ignored")
         ours = self._closing.killed or self._drill.killed

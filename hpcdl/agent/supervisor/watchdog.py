@@ -56,17 +56,20 @@ class Watchdog:
         self._cpu_s = self._bytes = self.cores = None
 
     def look(self, supervisor: int, now: float) -> None:
-        """Looks at output and CPU time, of one that shows no steps."""
-        if self._shows_steps or not supervisor:
+        """Looks at CPU time, and at the output of one that shows no steps."""
+        if not supervisor:
             return
-        used, size, span_s = cpu_s(supervisor), self._size(), now - self._looked
-        known, seen = self._cpu_s, self._bytes
+        used, span_s, known = cpu_s(supervisor), now - self._looked, self._cpu_s
+        if known is not None and used >= known and span_s > 0:
+            self.cores = (used - known) / span_s
+        self._cpu_s, self._looked = used, now
+        if self._shows_steps:
+            return
+        size, seen = self._size(), self._bytes
         busy = known is None or used < known or used - known > self._sleeps * span_s
         if busy or size != seen:
             self._busy = now
-        if known is not None and used >= known and span_s > 0:
-            self.cores = (used - known) / span_s
-        self._cpu_s, self._bytes, self._looked = used, size, now
+        self._bytes = size
 
     def _size(self) -> int | None:
         try:

@@ -27,6 +27,7 @@ from hpcdl.daemon.api import (  # noqa: F401  # their handlers join ROUTES
     overview,
     pilots,
     profiles,
+    series,
     status,
 )
 from hpcdl.daemon.api.context import ROUTES, ApiContext, ApiRoute

@@ -27,6 +27,7 @@ from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.queue import Queues
+from hpcdl.daemon.series import SeriesKeeper
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class ApiContext:
     meter: Meter = field(default_factory=Meter)  # counts each event in the Controller's thread
     on_stop: Callable[[bool], float] = lambda now: 0.0  # called once a stop is recorded; the seconds that it may take
     idle: IdleGpus = field(default_factory=IdleGpus)
+    series: SeriesKeeper | None = None
     queues: Queues = field(init=False)
     listed: JobList = field(default_factory=JobList)
 
@@ -84,9 +86,8 @@ class ApiContext:
         gone = [number for number in numbers if is_retired(world, number)]
         past = await asyncio.to_thread(self.loop.retired, gone) if gone else ()
         queue = await asyncio.to_thread(self.queues.look, world, now) if queued else NOBODY
-        return RowBuilder(
-            world, self.profiles, self.loop.reasons, now, {job.id: job for job in past}, queue, self.idle.notes
-        )
+        notes = self.idle.notes if self.series is None else {**self.idle.notes, **self.series.notes}
+        return RowBuilder(world, self.profiles, self.loop.reasons, now, {job.id: job for job in past}, queue, notes)
 
     async def rows_of(self, numbers: Collection[int]) -> list[Json]:
         """The finished rows of these jobs, in this order."""

@@ -37,7 +37,7 @@ EVENTS = 1000
 """Of a job, in one piece."""
 
 
-async def _job(api: ApiContext, request: Request) -> Job:
+async def existing(api: ApiContext, request: Request) -> Job:
     """The job of the path, also one that has left the world. Raises ApiProblem."""
     return await _job_of(api, request.path_params["job"])
 
@@ -86,7 +86,7 @@ async def list_jobs(api: ApiContext, request: Request) -> Json:
 @route("GET", "/v1/jobs/{job:int}", job_seen)
 async def show(api: ApiContext, request: Request) -> Json:
     """A job with its spec and its attempts that live."""
-    job = await _job(api, request)
+    job = await existing(api, request)
     detail = (await api.rows(queued=True)).detail(job)
     if detail["deadline"] is not None:
         detail["deadline"]["warning"] = await unheeded(api, (job,))
@@ -96,7 +96,7 @@ async def show(api: ApiContext, request: Request) -> Json:
 @route("GET", "/v1/jobs/{job:int}/why")
 async def why(api: ApiContext, request: Request) -> Json:
     """Why a job is in its state, and when it starts and is done; of a finished one, where its time went."""
-    job, rows = await _job(api, request), await api.rows(queued=True)
+    job, rows = await existing(api, request), await api.rows(queued=True)
     world, now = rows.world, rows.now
     answer = explain(world, job, rows.reasons, now, rows.queue)
     found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
@@ -132,7 +132,7 @@ async def _events_of(api: ApiContext, job: int) -> list[Recorded]:
 async def verb(api: ApiContext, request: Request) -> Json:
     """One verb for one job."""
     make = maker(request.path_params["verb"])
-    number = (await _job(api, request)).id
+    number = (await existing(api, request)).id
     await api.send(make(number))
     return {"jobs": await api.rows_of((number,))}
 

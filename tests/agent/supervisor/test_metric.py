@@ -80,7 +80,7 @@ def test_lines_with_a_metric() -> None:
     assert reader.feed(b"acc 0.1\n") is None  # of which step?
     assert reader.feed(b"step 1\nstep 2\n") == ProgressPacket(2, 50, None)
     assert reader.feed(b"step 3\nacc 0.5\nstep 4\nacc none\n") == ProgressPacket(4, 50, None, 0.5)
-    assert reader.feed(b"acc nan\nacc 1e999\n") is None
+    assert reader.feed(b"acc nan\nacc 1e999\n") == ProgressPacket(4, 50, None, metrics={"metric": None})
     assert reader.feed(b"acc 0.6\nacc 0.7\n") == ProgressPacket(4, 50, None, 0.7)
     assert notes == []
 

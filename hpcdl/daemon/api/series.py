@@ -1,0 +1,30 @@
+"""`GET /v1/jobs/ID/series`: the curves of a job, what it reported and what it used (docs/api.md)."""
+
+import asyncio
+
+from starlette.requests import Request
+
+from hpcdl.core.model.series import MOST, USE, Point, series_json, thinned
+from hpcdl.daemon.api.context import ApiContext, route
+from hpcdl.daemon.api.http import ApiProblem, number_of
+from hpcdl.daemon.api.jobs import existing
+from hpcdl.daemon.api.rows import Json
+
+LEAST = 4
+"""Points that a series is thinned to."""
+
+
+@route("GET", "/v1/jobs/{job:int}/series")
+async def series(api: ApiContext, request: Request) -> Json:
+    """All series of a job, metrics first; with `points` at most so many points of each."""
+    most = number_of(request.query_params["points"], "points") if "points" in request.query_params else MOST
+    if most < LEAST:
+        raise ApiProblem(400, f"points must be {LEAST} or more")
+    number = (await existing(api, request)).id
+    points = {} if api.series is None else await api.series.points(number)
+    return await asyncio.to_thread(_answer, number, {name: list(each) for name, each in points.items()}, most)
+
+
+def _answer(job: int, found: dict[str, list[Point]], most: int) -> Json:
+    names = sorted(found, key=lambda name: (name in USE, list(USE).index(name) if name in USE else 0, name))
+    return {"job": job, "series": [series_json(name, thinned(found[name], most)) for name in names if found[name]]}

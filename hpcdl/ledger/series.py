@@ -1,0 +1,115 @@
+"""Series of jobs in the ledger: a row for each point, at most `core.model.series.MOST` of them a series.
+
+As samples of GPUs these are telemetry, no events: what waits is written with the next commit, and lost with a crash
+before it. Of the jobs that have finished longest ago the series go, once there are more rows than ROWS.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, select
+
+from hpcdl.core.model.series import Point
+from hpcdl.ledger import schema
+
+ROWS = 400_000
+"""About 30 MB."""
+
+_STEP_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesChange:
+    """The points of a series from place `first` on are these, and no others."""
+
+    job: int
+    name: str
+    first: int
+    points: tuple[Point, ...]
+
+
+class SeriesTable:
+    """The series of a ledger; changes that are not written yet wait for the next commit."""
+
+    def __init__(self, rows: int = ROWS) -> None:
+        self._waiting: dict[tuple[int, str], SeriesChange] = {}
+        self._most = rows
+        self._rows = self._rows_after = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is to be written."""
+        return bool(self._waiting)
+
+    def add(self, changes: Iterable[SeriesChange]) -> None:
+        """Keep changes for the next commit; of each series they become one."""
+        for change in changes:
+            before = self._waiting.get((change.job, change.name))
+            if before is not None and before.first < change.first:
+                points = (*before.points[: change.first - before.first], *change.points)
+                change = SeriesChange(change.job, change.name, before.first, points)
+            self._waiting[change.job, change.name] = change
+
+    def load(self, connection: Connection) -> None:
+        """Find how many rows there are."""
+        self._rows = connection.execute(select(func.count()).select_from(schema.series)).scalar() or 0
+
+    def write(self, connection: Connection) -> int:
+        """Write what waits, within the caller's transaction; `written` follows the commit."""
+        changes, self._rows_after = list(self._waiting.values()), self._rows
+        for change in changes:
+            table = schema.series
+            beyond = (table.c.job == change.job, table.c.name == change.name, table.c.place >= change.first)
+            self._rows_after += len(change.points) - connection.execute(delete(table).where(*beyond)).rowcount
+            places = enumerate(change.points, change.first)
+            rows = [(change.job, change.name, place, *row_of(each)) for place, each in places]
+            if rows:
+                connection.exec_driver_sql(schema.ADD_SERIES, rows)
+        if self._rows_after > self._most:
+            self._drop_oldest(connection, {change.job for change in changes})
+        return len(changes)
+
+    def written(self, count: int) -> None:
+        """The transaction of `write`, which returned `count`, is committed."""
+        self._rows = self._rows_after
+        for place in list(self._waiting)[:count]:
+            del self._waiting[place]
+
+    def read(self, connection: Connection, job: int) -> dict[str, list[Point]]:
+        """The points of each series of a job, by name."""
+        found = read_series(connection, job)
+        for change in self._waiting.values():
+            if change.job == job:
+                found[change.name] = [*found.get(change.name, [])[: change.first], *change.points]
+        return found
+
+    def _drop_oldest(self, connection: Connection, kept: Iterable[int]) -> None:
+        """Series of the oldest jobs that were not written now, until a tenth of the room is free again."""
+        table = schema.series
+        sizes = connection.execute(
+            select(table.c.job, func.count())
+            .where(table.c.job.not_in(set(kept)))
+            .group_by(table.c.job)
+            .order_by(table.c.job)
+        ).all()
+        for job, size in sizes:
+            if self._rows_after <= 0.9 * self._most:
+                return
+            connection.execute(delete(table).where(table.c.job == job))
+            self._rows_after -= size
+
+
+def row_of(point: Point) -> tuple[float | int | None, ...]:
+    """The point's columns."""
+    step = None if point.step is None else min(point.step, _STEP_MOST)
+    return (point.at, step, point.last, point.mean, point.low, point.high, point.samples, point.not_finite)
+
+
+def read_series(connection: Connection, job: int) -> dict[str, list[Point]]:
+    """The points of each series of a job by name, as far as they are written."""
+    table = schema.series
+    rows = connection.execute(select(table).where(table.c.job == job).order_by(table.c.name, table.c.place)).all()
+    found: dict[str, list[Point]] = {}
+    for row in rows:
+        found.setdefault(row[1], []).append(Point(*row[3:]))
+    return found

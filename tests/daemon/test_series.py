@@ -1,0 +1,169 @@
+"""Heartbeats to series of jobs: what is kept of them, what it costs, and what a daemon finds of the one before."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from hpcdl.core.model.series import MOST, MOST_NAMES, Point
+from hpcdl.core.model.units import GpuRef
+from hpcdl.daemon import series as module
+from hpcdl.daemon.series import FINISHED, SeriesKeeper
+from hpcdl.ledger.series import SeriesChange
+from hpcdl.wire.messages import GpuLine, HeartbeatMessage, MetricLine, TrainerLine
+from tests.support.stage import Stage, running
+
+
+class Ledger:
+    """As much of one as a keeper uses."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.now, self.calls = stage, 5000.0, 0
+        self.stored: dict[int, dict[str, list[Point]]] = {}
+
+    def keep(self, changes: Sequence[SeriesChange]) -> None:
+        self.calls += 1
+        for change in changes:
+            series = self.stored.setdefault(change.job, {}).setdefault(change.name, [])
+            assert change.first <= len(series)
+            series[change.first :] = change.points
+
+    async def read(self, job: int) -> dict[str, list[Point]]:
+        return {name: list(points) for name, points in self.stored.get(job, {}).items()}
+
+    def keeper(self) -> SeriesKeeper:
+        return SeriesKeeper(lambda: self.stage.world, lambda: self.now, self.keep, self.read)
+
+
+def within(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 120))
+
+
+async def settled(keeper: SeriesKeeper) -> None:
+    while keeper._loading:
+        await asyncio.sleep(0)
+
+
+def metric(job: int, attempt: int, name: str, *steps: int, value: float | None = 1.0) -> MetricLine:
+    odd = int(value is None)
+    return MetricLine(job, attempt, name, tuple((0.5, step, value, value, value, value, 1, odd) for step in steps))
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    return running(2, "12")
+
+
+def test_a_series_goes_on_where_the_daemon_before_had_it(stage: Stage) -> None:
+    ledger, attempt = Ledger(stage), stage.world.jobs[1].last_incarnation
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        for step in range(1, 4):
+            keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", step),)))
+        await settled(keeper)
+        keeper.flush()
+        after = ledger.keeper()  # the daemon was killed, and started again
+        after.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", 4, 5),)))
+        await settled(after)
+        assert [point.step for point in (await after.points(1))["loss"]] == [1, 2, 3, 4, 5]
+        after.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", 3),)))  # it was resumed at step 2
+        after.flush()
+        assert [(point.step, point.at) for point in ledger.stored[1]["loss"]] == [
+            (1, 4999.5), (2, 4999.5), (3, 4999.5), (3, 4999.5),
+        ]  # fmt: skip
+        assert await ledger.keeper().points(1) == ledger.stored[1]
+        calls = ledger.calls
+        after.flush()
+        assert ledger.calls == calls, "nothing has changed"
+
+    within(test)
+
+
+def test_only_known_attempts_and_so_many_names_are_kept(stage: Stage) -> None:
+    ledger, attempt = Ledger(stage), stage.world.jobs[1].last_incarnation
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        lines = [metric(1, attempt, f"m{number}", 1) for number in range(MOST_NAMES + 9)]
+        strange = [metric(1, attempt + 1, "late", 1), metric(99, 1, "x", 1), metric(1, attempt, "gpu_util", 1),
+                   metric(1, attempt, "no name", 1)]  # fmt: skip
+        for each in (*lines, *strange):
+            keeper.heard("n1", HeartbeatMessage((), (), (), (each,)))
+        await settled(keeper)
+        keeper.flush()
+        assert list(ledger.stored) == [1]
+        assert sorted(ledger.stored[1]) == sorted(f"m{number}" for number in range(MOST_NAMES))
+        keeper.heard("n1", HeartbeatMessage((), (), (), tuple(metric(1, attempt, "m1", each) for each in range(5000))))
+        assert len((await keeper.points(1))["m1"]) <= MOST
+
+    within(test)
+
+
+def test_what_a_job_uses_is_the_mean_of_its_gpus(stage: Stage) -> None:
+    ledger = Ledger(stage)
+    assert stage.world.holders[GpuRef("n1", 0)][0] == 1
+    gpus = (GpuLine(0, 90, 1000, 200.0), GpuLine(1, 10, 3000, None))
+    trainers = (TrainerLine(4711, 1, 1, 4710, cpu=350.0, resident_mib=2048),)
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        keeper.heard("n1", HeartbeatMessage(gpus, trainers))
+        keeper.heard("elsewhere", HeartbeatMessage(gpus, ()))
+        await settled(keeper)
+        found = {name: (series[0].low, series[0].mean, series[0].high, series[0].step)
+                 for name, series in (await keeper.points(1)).items()}  # fmt: skip
+        assert found == {
+            "gpu_util": (10.0, 50.0, 90.0, None),
+            "gpu_memory": (1000.0, 2000.0, 3000.0, None),
+            "gpu_power": (200.0, 200.0, 200.0, None),
+            "cpu": (350.0, 350.0, 350.0, None),
+            "memory": (2048.0, 2048.0, 2048.0, None),
+        }
+
+    within(test)
+
+
+def test_a_loss_that_is_not_finite_any_more_is_noted_until_it_is_again(stage: Stage) -> None:
+    ledger, attempt = Ledger(stage), stage.world.jobs[1].last_incarnation
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        for step, value in ((1, 2.0), (2, None), (3, None)):
+            keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", step, value=value),)))
+        await settled(keeper)
+        keeper.flush()
+        assert keeper.notes == {1: "loss is not finite since about step 2"}
+        keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", 4),)))
+        keeper.flush()
+        assert keeper.notes == {}
+
+    within(test)
+
+
+def test_quiet_jobs_leave_the_memory_and_finished_ones_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_S", 0.01)
+    stage = running(1, "1")
+    ledger, attempt = Ledger(stage), stage.world.jobs[1].last_incarnation
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        for step in range(1, 231):
+            keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", step),)))
+        while 1 not in ledger.stored:
+            await asyncio.sleep(0.01)
+        assert 1 in keeper._jobs
+        ledger.now += 1000.0  # nothing was heard of it
+        while keeper._jobs:
+            await asyncio.sleep(0.01)
+        assert len((await keeper.points(1))["loss"]) == 230
+        stage.finish()
+        keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", 400),)))
+        while keeper._jobs:
+            await asyncio.sleep(0.01)
+        points = ledger.stored[1]["loss"]
+        assert len(points) <= FINISHED
+        assert (points[0].step, points[-1].step, sum(point.samples for point in points)) == (1, 400, 231)
+
+    within(test)
