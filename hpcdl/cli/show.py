@@ -5,6 +5,7 @@ Only what the API answers is shown, in words; fields without a value are left ou
 
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -19,9 +20,10 @@ from hpcdl.cli.job_row import (
     tags_text,
 )
 from hpcdl.cli.job_selection import Selection, check_named, selects
-from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say, stdout_takes
+from hpcdl.cli.sparkline import WIDTH, curve_line, numbers_text
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
-from hpcdl.client import Answer
+from hpcdl.client import Answer, ApiError, Client
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.units import fold_nodes
 
@@ -34,7 +36,10 @@ def show(ctx: click.Context, chosen: Selection, output: Output) -> None:
 
     --json has a job under "job", several in a list, "jobs".
     """
-    answers = _answers(ctx, chosen, "show", "")
+    client = connect(ctx, reading=True)
+    answers = _answers(ctx, client, chosen, "show", "")
+    if output is not Output.QUIET:
+        add_series(client, [answer["job"] for answer in answers])
     rows: list[Row] = [answer["job"] for answer in answers]
     if not output.print_data(answers[0] if len(rows) == 1 else {"jobs": rows}, [row["id"] for row in rows]):
         from hpcdl.cli.logs import log_files
@@ -46,10 +51,22 @@ def show(ctx: click.Context, chosen: Selection, output: Output) -> None:
             _print_job(row, logs)
 
 
-def _answers(ctx: click.Context, chosen: Selection, command: str, question: str) -> list[Answer]:
+POINTS = 64
+"""Of each curve; a terminal shows no more."""
+
+
+def add_series(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
+    """Put into each job its curves, `series`; of a daemon that knows of none, none."""
+    for job in jobs:
+        try:
+            job["series"] = client.get(f"/v1/jobs/{job['id']}/series?points={POINTS}")["series"]
+        except ApiError:
+            return
+
+
+def _answers(ctx: click.Context, client: Client, chosen: Selection, command: str, question: str) -> list[Answer]:
     """What the daemon answers of each job. Raises ClientError for the first that there is not."""
     check_named(ctx, chosen, f"{command} 3-7 12")
-    client = connect(ctx, reading=True)
     answers = [client.get(f"/v1/jobs/{job}{question}") for job in chosen.look_up(client)]
     if not answers:
         raise click.ClickException("there is no such job: hpcdl ls --all lists them")
@@ -119,6 +136,9 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ),
             incarnations,
         )
+    if curves := curve_lines(row.get("series") or ()):
+        print()
+        print_fields(curves)
     if logs:
         print()
         print_fields([("log", path) for path in logs])
@@ -131,6 +151,16 @@ def _after(spec: Row) -> str:
         found.append(" or ".join(str(Condition(each["kind"], each["job"], each["batch"])) for each in group))
     found.append("the earlier jobs of its name to end" if spec.get("singleton") else "")
     return ", ".join(filter(None, found))
+
+
+def curve_lines(series: Sequence[Row]) -> list[tuple[str, str]]:
+    """Each curve by its name: a sparkline on a terminal, and its numbers."""
+    width = 0 if stdout_takes()[0] is None else WIDTH
+    found = []
+    for each in series:
+        line = f"{curve_line(each, width):<{width}}  " if width else ""
+        found.append((str(each["label"]), line + numbers_text(each)))
+    return found
 
 
 def _burst(plans: Sequence[Row]) -> str:
@@ -165,7 +195,7 @@ def why_lines(answer: Row) -> list[str]:
 @outputs_as("Ids only, one a line.")
 def why(ctx: click.Context, chosen: Selection, output: Output) -> None:
     """Say in words and numbers why jobs are where they are. --json has several in a list, "jobs"."""
-    answers = _answers(ctx, chosen, "why", "/why")
+    answers = _answers(ctx, connect(ctx, reading=True), chosen, "why", "/why")
     value = answers[0] if len(answers) == 1 else {"jobs": answers}
     if not output.print_data(value, [answer["job"] for answer in answers]):
         for answer in answers:

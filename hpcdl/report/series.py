@@ -28,7 +28,7 @@ def series_text(series: Series) -> str:
     """What the curve shows, in a sentence for a screen reader."""
     unit, whole = series["unit"], f"{series['samples']} samples"
     if series["mean"] is None:
-        return f"{series['name']}: {whole}, none of them a finite number"
+        return f"{series['label']}: {whole}, none of them a finite number"
     parts = [
         f"from {number_text(series['first'], unit)} to {number_text(series['last'], unit)}",
         f"lowest {number_text(series['low'], unit)}",
@@ -38,7 +38,7 @@ def series_text(series: Series) -> str:
     ]
     if series["not_finite"]:
         parts.append(f"{series['not_finite']} of them not finite")
-    return f"{series['name']}: {', '.join(parts)}"
+    return f"{series['label']}: {', '.join(parts)}"
 
 
 def places_of(series: Series) -> Sequence[float]:
@@ -101,7 +101,7 @@ def series_figure(series: Series, colour: str = "p0") -> str:
     if series["not_finite_since"] is not None:
         numbers += f'; <b class="alarm">not finite since about step {series["not_finite_since"]}</b>'
     return (
-        f'<figure class="chart"><figcaption><b>{html(series["name"], 63)}</b> <span>{span_text(series)}</span>'
+        f'<figure class="chart"><figcaption><b>{html(series["label"], 63)}</b> <span>{span_text(series)}</span>'
         f'</figcaption>{series_svg(series, colour)}<small class="soft">{numbers}</small></figure>'
     )
 

@@ -65,6 +65,7 @@ def test_a_step_that_goes_back_is_a_new_curve_from_there_and_rubbish_is_none() -
     for step in (1, 5, 9, 6, 7):
         clock.now += 2.0
         buffer.take(KEY, {"loss": [step, 1.0]}, 10.0)
+    rubbish: object
     for rubbish in (None, 3, [], {"loss": 3}, {"loss": [1]}, {"loss": ["a", 1.0]}, {"a b": [1, 1.0]}, {3: [1, 1.0]},
                     {"loss": [-1, 1.0]}, {"loss": [1, "x"]}, {"loss": [True, 1.0]}):  # fmt: skip
         buffer.take(KEY, rubbish, 10.0)

@@ -39,6 +39,7 @@ def test_it_says_in_words_what_it_shows() -> None:
     assert line == ["M0 2.0L500 47.3L1000 70.0"]
     figure = series_figure(answer("gpu_power", 50.0, 100.0, steps=False))
     assert "last 100 W, 50 W to 100 W, mean 75 W" in figure
+    assert "<b>GPU power</b>" in figure
     assert "over 1.0 s" in figure
 
 

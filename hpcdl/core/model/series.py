@@ -124,9 +124,15 @@ def not_finite_since(points: Sequence[Point]) -> Point | None:
     return found
 
 
-USE = {"gpu_util": "%", "gpu_memory": "MiB", "gpu_power": "W", "cpu": "%", "memory": "MiB"}
-"""Series of what a job uses, and their units: of each of its GPUs, and on each of its nodes; 100 % of CPU is one core.
-No metric has such a name."""
+USE = {
+    "gpu_util": ("%", "GPU utilisation"),
+    "gpu_memory": ("MiB", "GPU memory"),
+    "gpu_power": ("W", "GPU power"),
+    "cpu": ("%", "CPU"),
+    "memory": ("MiB", "memory"),
+}
+"""Series of what a job uses, their units, and what people call them: of each of its GPUs, and on each of its nodes;
+100 % of CPU is one core. No metric has such a name."""
 
 
 def series_json(name: str, points: Sequence[Point]) -> dict[str, Any]:
@@ -135,13 +141,15 @@ def series_json(name: str, points: Sequence[Point]) -> dict[str, Any]:
     for point in points[1:]:
         whole = joined(whole, point)
     since = not_finite_since(points)
+    unit, label = USE.get(name, ("", name))
     columns: Mapping[str, list[Any]] = {
         key: [getattr(point, key) for point in points] for key in ("at", "step", "mean", "low", "high", "samples")
     }
     return {
         "name": name,
         "kind": "use" if name in USE else "metric",
-        "unit": USE.get(name, ""),
+        "unit": unit,
+        "label": label,
         "samples": whole.samples,
         "not_finite": whole.not_finite,
         "not_finite_since": None if since is None else since.step,

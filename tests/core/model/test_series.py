@@ -118,5 +118,6 @@ def test_a_loss_that_diverged_is_told_from_one_bad_step() -> None:
     assert (answer["last"], answer["not_finite_since"], answer["not_finite"]) == (None, 3, 4)
     assert (answer["first"], answer["low"], answer["high"], answer["mean"]) == (2.0, 1.0, 2.0, 1.5)
     assert (answer["kind"], answer["unit"], series_json("gpu_power", series.points)["unit"]) == ("metric", "", "W")
+    assert (answer["label"], series_json("gpu_power", series.points)["label"]) == ("loss", "GPU power")
     series.add(sample(9.0, 9, 1.0))
     assert not_finite_since(series.points) is None
