@@ -65,6 +65,7 @@ def test_every_command_and_option_is_documented(path: str, command: click.Comman
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     names = {name for each in options for name in each.opts if name.startswith("--")} - COMMON
     shared = section(text_of("commands.md"), "Naming jobs") if "(#naming-jobs)" in told else ""
+    shared += section(text_of("commands.md"), "hpcdl submit") if "(#hpcdl-submit)" in told else ""
     assert {name for name in names if not re.search(rf"{name}\b", told + shared)} == set()
     known = names | COMMON
     assert set(re.findall(r"`(--[a-z-]+)", told)) <= known, "an option that there is not"

@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Jobs": {
         "init": ("hpcdl.cli.init.command", "init", "Write a training script and jobs to begin with."),
         "submit": ("hpcdl.cli.submit.command", "submit", "Queue a training job."),
+        "run": ("hpcdl.cli.run", "run", "Run a job in the foreground, and return its exit code."),
         "cancel": ("hpcdl.cli.jobs", "cancel", "End jobs for good."),
         "suspend": ("hpcdl.cli.jobs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
         "resume": ("hpcdl.cli.jobs", "resume", "Let held jobs run again."),
@@ -100,7 +101,8 @@ _MEANT = {
         "daemon status": "status info",
         "config policy": "policy",
         "config objective": "objective",
-        "submit": "run sbatch bsub qsub srun",
+        "run": "srun",
+        "submit": "sbatch bsub qsub",
         "ls": "list job jobs ps queue squeue bjobs qstat",
         "ls nodes": "sinfo bhosts node",
         "ls gpus": "gpus nvidia-smi",

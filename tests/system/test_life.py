@@ -41,6 +41,11 @@ def test_a_job_is_submitted_runs_and_is_done(cluster: Cluster) -> None:
     assert "resumed at 0 on 1 GPUs" in cluster.cli("logs", str(job))
 
 
+def test_a_job_in_the_foreground_returns_its_exit_code(cluster: Cluster) -> None:
+    assert cluster.cli("run", "--quiet", "--", "sh", "-c", "echo out; echo err >&2; exit 7", code=7) == "out\nerr\n"
+    cluster.cli("run", "--", "sh", "-c", "kill -SEGV $$", code=139)
+
+
 def test_a_user_suspends_and_resumes(cluster: Cluster) -> None:
     cluster.hold()
     job = cluster.submit(steps=300, gpus="2")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # most submits have no batch script
     from hpcdl.cli.submit.like import Template
 
 
-class _Submit(click.Command):
+class JobCommand(click.Command):
     """The command: it applies the defaults of settings, and knows whether `--` stood before COMMAND."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -62,7 +62,7 @@ def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) 
     return None if value is None else str(click.Choice(names).convert(value, param, ctx))
 
 
-@click.command(cls=_Submit, context_settings={"allow_interspersed_args": False})
+@click.command(cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option(
     "-f", "--file", metavar="FILE",
@@ -148,7 +148,7 @@ def submit(
     if request_id is None:  # of one that is repeated, the folder may be its own by now
         call.refuse_folders(found)
     if git:
-        _add_git(found, entries)
+        add_git(found, entries)
     body: dict[str, Any] = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries}
     if strict or like is not None:  # what no node could run is the batch system's
         body["strict"] = True
@@ -314,7 +314,7 @@ class SubmitCall:
                 self.fail(click.ClickException(why))
 
 
-def _add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> None:
+def add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> None:
     """Put into the entries which commit is checked out in the folders of their jobs."""
     from hpcdl.cli.submit.git import WorkTrees
 
