@@ -2,8 +2,8 @@
 
 The agent writes the page (hpcdl/agent/colocation.py): a duty, the share of its time for which the background may use
 the GPU, and a heartbeat. Without a fresh heartbeat the gate is closed, so nobody is slowed down for want of an agent. A
-suspend gets through a closed gate at once. The trainers of both sides write when their steps ended. Nothing here may
-fail a training: where there is no page there is no gate.
+suspend gets through a closed gate at once, and a rank of several once a minute. The trainers of both sides write when
+their steps ended. Nothing here may fail a training: where there is no page there is no gate.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,13 @@ STALE_S = 0.7
 """A heartbeat of before that is of a controller that is gone; it writes one in 0.1 s."""
 
 POLL_S = 0.005
+
+HOLD_S = 60.0
+"""A rank of several waits no longer at one boundary: those of other nodes have gates of their own and may stand in a
+collective already, which gives up after some minutes (NCCL's after ten)."""
+
+RECENT = 16
+"""Steps the shortest of which says what a step takes where no rank waits for another's gate."""
 
 FULL = 1_000_000  # a duty of 1
 ALONE = FULL + 1  # nobody shares its GPUs: no heartbeat is needed
@@ -98,6 +106,7 @@ class StepGate:
             self._passes = StepCounters(folder, session.incarnation, rank, "passes")
             self.adopt(session.membership)
         self._began = time.monotonic()  # of the step that ends next
+        self._busy: deque[float] = deque(maxlen=RECENT if ranks > 1 else 1)  # seconds of the newest steps
         self._pid = os.getpid()
         if not start_ticks(self.page.words[WRITER]):
             self.page.words[WRITER] = self._pid  # of several ranks that do this at once the last one
@@ -123,16 +132,21 @@ class StepGate:
         self._began = time.monotonic()
 
     def _wait(self) -> None:
-        """For as long as the step took, by the duty. A rank that is past this boundary takes all others along: else it
-        would wait for them in a collective, whose time may run out."""
-        busy_s = time.monotonic() - self._began
+        """For as long as a step takes, by the duty. A rank that is past this boundary takes all others of its node
+        along: else it would wait for them in a collective, whose time may run out."""
+        ended = time.monotonic()
+        self._busy.append(ended - self._began)
+        # In a longer step this rank may have waited for a rank of another node that stood at its gate. Both would wait
+        # the longer for that, each for the other's wait.
+        busy_s = min(self._busy)
+        until = None if self._passes is None else ended + HOLD_S
         while not self._wanted and not (self._passes is not None and self._passes.behind()):
-            duty = self.page.duty
+            duty, now = self.page.duty, time.monotonic()
             left_s = POLL_S
-            if duty is None:
+            if duty is None or (until is not None and now >= until):
                 return
             if duty:
-                left_s = self._began + busy_s / duty - time.monotonic()
+                left_s = ended + busy_s * (1 / duty - 1) - now
                 if left_s <= 0:
                     return
             time.sleep(min(left_s, POLL_S))

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer import step_gate
+from hpcdl.trainer import step_counters, step_gate
 from hpcdl.trainer.session import Session
 from hpcdl.trainer.step_gate import COUNT, HEARTBEAT, SharePage, StepGate
+from tests.support.ports import free_port
+from tests.trainer.preloaded import Preloaded
 from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor, until
 
 PLAIN = [str(EXAMPLES / "plain_python.py"), "--steps", "100000", "--every", "100000", "--pace", "0.002"]
@@ -200,3 +202,68 @@ def test_ranks_of_a_new_membership_count_alike(tmp_path: Path) -> None:
     assert old._passes is not None
     assert not new._passes.behind()
     assert old._passes.behind()
+
+
+def test_a_rank_of_several_is_held_for_no_longer_than_collectives_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_gate, "HOLD_S", 0.05)
+    gate = rank(tmp_path, 0)  # nobody writes a heartbeat: closed
+    for _ in range(3):
+        gate.boundary()
+    assert steps(gate.page) == 3
+
+
+def test_nodes_with_gates_of_their_own_do_not_wait_for_each_others_waits(tmp_path: Path) -> None:
+    """Step times with a peer's wait in them would make each wait four times as long with every step."""
+    barrier = threading.Barrier(2, timeout=600)
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with controller(folders[0]) as one, controller(folders[1]) as other:
+        one.duty, other.duty = 0.2, 0.15
+        until(lambda: one.page.duty and other.page.duty, "the first heartbeats")
+        gates = [rank(each, number) for number, each in enumerate(folders)]
+        slept: list[list[float]] = [[], []]
+
+        def train(number: int) -> None:
+            for _ in range(15):
+                time.sleep(0.002)
+                barrier.wait()
+                began = time.monotonic()
+                gates[number].boundary()
+                slept[number].append(time.monotonic() - began)
+
+        threads = [threading.Thread(target=train, args=(each,), daemon=True) for each in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
+        assert [len(each) for each in slept] == [15, 15]
+        assert max(map(max, slept)) < step_gate.HOLD_S
+
+
+def test_ranks_with_collectives_are_held_together(tmp_path: Path, origin: Preloaded) -> None:
+    """Two of DistributedDataParallel, by Gloo: none passes a gate at which the other is held, and both suspend."""
+    with (
+        supervisor(tmp_path / "run", tmp_path / "ckpt", origin=origin) as parent,
+        controller(tmp_path / "run") as agent,
+    ):
+        agent.duty = 0.5
+        argv = [str(EXAMPLES / "pytorch_ddp.py"), "--steps", "1000000", "--every", "1000000"]
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
+        for number in range(2):
+            own = {"RANK": str(number), "LOCAL_RANK": str(number), "HPCDL_SHARE": "background"}
+            parent.start(argv, **group, **own)
+        parent.wait("ready", 2)
+        moves(agent.page)
+        agent.duty = 0.0
+        stands(agent.page)
+        until(lambda: len(set(boundaries(tmp_path / "run"))) == 1, "ranks at one boundary")
+        parent.send("suspend", grace_s=60)
+        assert [parent.end(child) for child in parent.children] == [0, 0]
+        assert parent.of("saved")
+
+
+def boundaries(folder: Path) -> list[int]:
+    """How many each of the two ranks has passed."""
+    words = memoryview((folder / "passes.1").read_bytes()).cast("Q")
+    return [words[step_counters.FIRST + step_counters.WORDS * number] for number in range(2)]
