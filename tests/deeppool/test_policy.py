@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from hpcdl.core.fold.observations import measured
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.job import JobSpec, Sharing, StagePlan
 from hpcdl.core.model.plan import JobView, burst_profile
-from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.profile import Observation, Observations, Profile
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState
 from hpcdl.deeppool.policy import DeepPool
@@ -162,3 +163,45 @@ def test_a_plan_of_an_old_ledger_says_nothing_of_free_gpu_time() -> None:
     assert [PLANS[2].idle(rank) for rank in range(4)] == [0.0, 0.5, 0.5, 0.5]
     with pytest.raises(ValueError, match="2 stages take 2 times"):
         StagePlan(1, 1.0, (1, 1), (1.0,))
+
+
+def test_what_was_measured_corrects_the_plans_for_the_next_placement() -> None:
+    # Planned are 125, 200 and 333 steps/s on 1, 2 and 4 GPUs.
+    truth = Profile("plain", ((1, 1, 120.0), (1, 2, 180.0), (1, 4, 90.0)), 5.0, 1.0, 5.0)
+    model = Cluster({"n1": 4}, profiles={"plain": truth}, watched=True)
+    model.policies.add(DeepPool)
+    model.send(cmd.ChoosePolicy("deeppool"))
+    (first,) = model.submit(replace(BURST, steps=9_000))
+    model.run_until(lambda: model.job(first).running is not None, within_s=10.0)
+    assert len(model.job(first).running.placement.gpus) == 4
+    model.run_to_end()
+    (second,) = model.submit(replace(BURST, steps=9_000))
+    assert len(model.job(second).running.placement.gpus) == 2
+    model.run_to_end()
+    model.check_replay((0.0, 0.5, 1.0))
+
+
+def seen(*rates: tuple[int, float], kind: str = "") -> Observations:
+    return Observations(tuple(Observation(kind, 1, number, 100 * rate, 100.0) for number, rate in rates))
+
+
+def test_a_measured_rate_counts_for_its_number_of_gpus_and_those_above() -> None:
+    profile = burst_profile(BURST)
+    assert measured(profile, Observations()) is profile
+    assert measured(profile, seen((1, 126.0), (4, 330.0))) is profile  # as planned, within a few percent
+    slow = measured(profile, seen((2, 100.0)))
+    assert [round(slow.rate(n) / profile.rate(n), 2) for n in (1, 2, 3, 4, 8)] == pytest.approx(
+        [1, *[0.5] * 4], abs=0.02
+    )
+    both = measured(profile, seen((2, 100.0), (4, 333.0)))
+    assert [round(both.rate(n) / profile.rate(n), 2) for n in (1, 2, 3, 4)] == pytest.approx([1, 0.5, 0.5, 1], abs=0.02)
+    kinds = measured(profile, seen((4, 100.0), kind="k80"))
+    assert kinds.on("k80").rate(4) == kinds.rate(4) == pytest.approx(100.0, rel=0.03)
+    assert kinds.rate(2) == profile.rate(2)
+
+
+def test_jobs_of_one_script_with_other_plans_learn_nothing_from_each_other() -> None:
+    other = replace(BURST, burst=(PLANS[0], StagePlan(2, 4.0, (2, 2), (2.0, 2.0))))
+    assert len({BURST.learns_as, other.learns_as, replace(BURST, burst=()).learns_as}) == 3
+    again = replace(BURST, burst=tuple(replace(plan, time_ms=plan.time_ms * 1.01) for plan in PLANS))
+    assert again.learns_as == BURST.learns_as

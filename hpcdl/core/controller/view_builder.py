@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcdl.core.controller.history import Group, Histories, groups_of
 from hpcdl.core.fold.fold import ChangeSet
-from hpcdl.core.fold.observations import arrivals_of, observations_of, slower
+from hpcdl.core.fold.observations import arrivals_of, measured, observations_of, slower
 from hpcdl.core.model.health import Avoided
 from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.job import LARGEST
@@ -200,7 +200,10 @@ class Views:
         return self._named(world, job, profiles) if named else self._learnt(world, job, groups, profiles)
 
     def _named(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
-        """The profile that the job names, with the starts that jobs alike took where they take longer than it says."""
+        """The profile that the job names, with the starts that jobs alike took where they take longer than it says.
+
+        That of burst-parallel plans is corrected by the rates that were measured, too: DeepPool's performance monitor.
+        """
         profile, own = profiles.of(job), world.observed.get(job.spec.learns_as)
         if profile is None or own is None or not self._exempt_starts:
             return profile
@@ -208,7 +211,8 @@ class Views:
         known = self._named_of.get(key)
         if known is not None and known[0] is own and known[1] is profile:
             return known[2]
-        found = slower(profile, own)
+        planned = bool(job.spec.burst) and job.spec.profile is None
+        found = slower(measured(profile, own) if planned else profile, own)
         if known is not None and known[1] is profile and known[2] == found:
             found = known[2]
         self._named_of[key] = (own, profile, found)

@@ -5,14 +5,14 @@ profiles of it.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
-from hpcdl.core.model.profile import Observation, Observations, Profile, Timing, UsualJob
+from hpcdl.core.model.profile import Observation, Observations, Point, Profile, Timing, UsualJob
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import Job, World
 
@@ -39,6 +39,9 @@ OF_A_START = ("startup_s", "resume_s", "resume_up_s", "move_s")
 
 GRAIN = 1.25
 """The seconds that a rate was seen for are rounded to powers of it."""
+
+RATIO = 1.05
+"""In whose powers a measured rate is compared with a planned one."""
 
 LEAST_S = 5.0
 """A suspend ends a stretch of training within a step; from so many seconds on that is no matter."""
@@ -166,6 +169,43 @@ def slower(profile: Profile, seen: Observations) -> Profile:
         took["resume_s"] = min(ratio * profile.resume_s, longest) if profile.resume_s else took["startup_s"]
     longer = {each: took[each] for each in took if said[each] is not None and took[each] > GRAIN * said[each]}
     return replace(profile, **longer) if longer else profile  # type: ignore[arg-type]  # seconds only
+
+
+def measured(profile: Profile, seen: Observations) -> Profile:
+    """A planned profile with the rates that were seen of such jobs where these are others.
+
+    What slows a number of GPUs is taken to slow those above it as much (slower GPUs); those below keep their plans
+    (a slower network says nothing of them), until they are seen. Ratios in steps of RATIO, so that it stays the same
+    while what is reported is no news.
+    """
+    kinds: dict[str, dict[tuple[int, int, int], Observation]] = {}
+    for each in seen.rates:
+        if each.seconds >= LEAST_S and each.steps > 0:
+            kinds.setdefault(each.kind, {})[each.nodes * each.gpus, each.nodes, each.gpus] = each
+    if not kinds:
+        return profile
+    usual = max(kinds, key=lambda kind: (sum(each.seconds for each in kinds[kind].values()), kind))
+    curves = {kind: _as_measured(profile.on(kind), kinds[kind]) for kind in kinds}
+    others = dict(profile.kinds) | {kind: points for kind, points in curves.items() if kind}
+    found = replace(profile, points=curves[usual], kinds=tuple(sorted(others.items())))
+    return profile if all(points == profile.on(kind).points for kind, points in curves.items()) else found
+
+
+def _as_measured(profile: Profile, seen: Mapping[tuple[int, int, int], Observation]) -> tuple[Point, ...]:
+    ratios = []
+    for (size, nodes, gpus), each in sorted(seen.items()):
+        ratio = each.steps / each.seconds / profile.rate(gpus, nodes)
+        ratios.append((size, RATIO ** round(math.log(ratio, RATIO))))
+    if all(ratio == 1.0 for _, ratio in ratios):
+        return profile.points
+    places = {(nodes, gpus) for nodes, gpus, _ in profile.points} | {(nodes, gpus) for _, nodes, gpus in seen}
+    # Also just below what was seen, where the planned curve goes on.
+    places |= {(nodes, gpus - 1) for _, nodes, gpus in seen if gpus > 1}
+    points = []
+    for nodes, gpus in sorted(places):
+        ratio = next((each for size, each in reversed(ratios) if size <= nodes * gpus), 1.0)
+        points.append((nodes, gpus, ratio * profile.rate(gpus, nodes)))
+    return tuple(points)
 
 
 def _rounded(seen: Observation) -> Observation:

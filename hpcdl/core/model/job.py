@@ -5,7 +5,9 @@ Values only. Every `hpcdl submit` loads this file, so it imports little. Where a
 
 import math
 import re
+import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.notice import check_destinations
@@ -186,6 +188,12 @@ class StagePlan:
         return max(0.0, 1 - busy_ms / self.time_ms)
 
 
+@lru_cache(maxsize=256)
+def _plans_digest(plans: tuple[StagePlan, ...]) -> str:
+    """The same for the same widths on the same GPUs, whatever an iteration is planned to take."""
+    return f"plans {zlib.crc32(repr([(plan.gpus, plan.widths) for plan in plans]).encode()):08x}"
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a user submitted. Raises ValueError where a value makes no sense."""
@@ -364,9 +372,10 @@ class JobSpec:
 
     @property
     def learns_as(self) -> str:
-        """What jobs that scale alike have in common: what they train, and by which script."""
+        """What jobs that scale alike have in common: what they train, by which burst-parallel plans, which script."""
         script = next((part for part in self.command if part.endswith(".py")), self.command[0])
-        return f"{(self.model or self.name).lower()} @ {script.rpartition('/')[2]}"
+        plans = f" {_plans_digest(self.burst)}" if self.burst else ""
+        return f"{(self.model or self.name).lower()}{plans} @ {script.rpartition('/')[2]}"
 
 
 @dataclass(frozen=True, slots=True)
