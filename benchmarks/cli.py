@@ -3,8 +3,8 @@
     python benchmarks/cli.py [--rounds N] [--jobs N] > result.json
 
 `ls` asks daemons with so many jobs in their ledgers: in one most of them are finished, in the other one all of them
-wait, so that as many lines are printed. Prints JSON: medians in milliseconds, and the ratio of each to the import of
-click.
+wait, so that as many lines are printed. Prints JSON: medians in milliseconds, the ratio of each to the import of
+click, and the CPU time that a daemon spends on one more `ls`.
 """
 
 import argparse
@@ -45,6 +45,23 @@ def median_ms(commands: dict[str, list[str]], rounds: int, env: dict[str, str]) 
             if number:
                 times[name].append((time.perf_counter() - begun) * 1000)
     return {name: round(statistics.median(each), 1) for name, each in times.items()}
+
+
+def daemon_cpu_ms(home: str, command: list[str], times: int, env: dict[str, str]) -> float:
+    """CPU time of the daemon, all its threads, for each of so many calls of a command."""
+    status = subprocess.run(
+        [*HPCDL, "--home", home, "daemon", "status", "--json"], env=env, capture_output=True, check=True
+    )
+    pid = json.loads(status.stdout)["daemon"]["pid"]
+
+    def spent() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1000
+
+    before = spent()
+    for _ in range(times):
+        subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True)
+    return round((spent() - before) / times, 1)
 
 
 def write_ledger(home: Path, jobs: int, finished: int) -> None:
@@ -99,12 +116,17 @@ def main() -> None:
         for name, home in homes.items():
             commands[f"hpcdl ls ({name})"] = [*HPCDL, "--home", home, "ls"]
         medians = median_ms(commands, options.rounds, env)
+        cpu = {
+            name: daemon_cpu_ms(home, commands[f"hpcdl ls ({name})"], options.rounds, env)
+            for name, home in homes.items()
+        }
     base = medians["python -c 'import click'"]
     report = {
         "schema": 1,
         "rounds": options.rounds,
         "jobs": options.jobs,
         "median_ms": medians,
+        "daemon_cpu_ms_of_ls": cpu,
         "of_import_click": {name: round(each / base, 2) for name, each in medians.items()},
     }
     json.dump(report, sys.stdout, indent=2)

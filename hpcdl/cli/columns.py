@@ -89,9 +89,13 @@ class Kind:
 
 
 def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
-    """The name, if it is known. Raises UsageError, which lists those that are."""
+    """The name, if it is known. Raises UsageError, with the nearest ones, else with all that there are."""
     if name not in known:
-        raise click.UsageError(f"{what} have no {kind} {name!r}: {', '.join(known)}", click.get_current_context())
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, cutoff=0.7)
+        hint = f"did you mean {' or '.join(near)}?" if near else ", ".join(known)
+        raise click.UsageError(f"{what} have no {kind} {name!r}: {hint}", click.get_current_context())
     return name
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import click
 
 from hpcdl.cli.job_row import connect
-from hpcdl.cli.output import Column, Output, Row, outputs, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_table, say
+
+TEST_S = 60.0
+"""So long a delivery may take, which has limits of its own."""
 
 
 def _destination(row: Row) -> str:
@@ -41,16 +44,27 @@ _COLUMNS = (
 @click.command()
 @click.option("--retry", is_flag=True, help="Try again now what failed, and what was given up.")
 @click.option("--drop", type=int, metavar="ID", help="Do not send this one any more.")
+@click.option("--test", metavar="DEST", help="Deliver a test notification there now, and say what came of it.")
 @outputs
-def notifications(ctx: click.Context, retry: bool, drop: int | None, output: Output) -> None:
+def notifications(ctx: click.Context, retry: bool, drop: int | None, test: str | None, output: Output) -> None:
     """List the notifications that were not delivered yet, and those that were given up.
 
     Where they go: hpcdl submit --notify, or the setting notify.
     """
     if retry and drop is not None:
         raise click.UsageError("--retry and --drop exclude each other", ctx)
+    if test is not None and (retry or drop is not None):
+        raise click.UsageError("--test goes alone", ctx)
     client = connect(ctx)
     answer: dict[str, Any]
+    if test is not None:
+        answer = client.request("POST", "/v1/notices/test", {"destination": test}, wait_s=TEST_S)
+        if not output.print_data(answer, []):
+            if answer["delivered"]:
+                print(f"delivered to {escape(answer['destination'])}")
+            else:
+                say(f"not delivered to {answer['destination']}: {answer['why']}")
+        ctx.exit(0 if answer["delivered"] else 1)
     if retry:
         answer = client.request("POST", "/v1/notices/retry", {})
     elif drop is not None:

@@ -208,8 +208,8 @@ class Daemon:
         self.hub = Hub(self.loop, settings, heard)
         self._changes = changes
         self.batching = self._make_batching()
-        ways = Ways(self.identity.instance, self.home, self.config.notify_from, self.config.smtp_host)
-        self.notifier = Notifier(self.loop, ways, self.config.notify_for_s)
+        self.ways = Ways(self.identity.instance, self.home, self.config.notify_from, self.config.smtp_host)
+        self.notifier = Notifier(self.loop, self.ways, self.config.notify_for_s)
         address = listen_address(self.config, self.batching is not None and self.batching.settings.pilots)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.create_server((address, self.config.listen_port), family=family, backlog=2048)
@@ -293,6 +293,7 @@ class Daemon:
             self._on_stop,
             self.idle,
             self.series,
+            self.ways,
         )
         door = Admission()
         api = Api(context, self.identity.token, self.viewers.token, door.proven)

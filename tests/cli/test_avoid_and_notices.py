@@ -81,6 +81,18 @@ def test_notices(fake: FakeDaemon, hpcdl: Run) -> None:
     assert (done.out, done.err) == ("", "hpcdl: no notifications wait: each was delivered or dropped\n")
 
 
+def test_a_destination_is_tested(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.answers = {"/v1/notices/test": answer(destination="cat …", delivered=True, why="")}
+    done = hpcdl("notifications", "--test", "cat >> told")
+    assert (done.code, done.out, done.err) == (0, "delivered to cat …\n", "")
+    assert fake.requests[-1] == ("POST", "/v1/notices/test", {"destination": "cat >> told"})
+    fake.answers = {"/v1/notices/test": answer(destination="cat …", delivered=False, why="cat ended with 1")}
+    done = hpcdl("notifications", "--test", "cat >> /no/such")
+    assert (done.code, done.out, done.err) == (1, "", "hpcdl: not delivered to cat …: cat ended with 1\n")
+    assert hpcdl("notifications", "--test", "true", "--json").value["delivered"] is False
+    assert hpcdl("notifications", "--test", "true", "--retry").code == 2
+
+
 def test_one_that_is_not_there_is_one_line(fake: FakeDaemon, hpcdl: Run) -> None:
     error = {"schema": 1, "error": "no notification 9 waits: hpcdl notifications lists them", "code": "unknown-notice"}
     fake.answers = {"/v1/notices/9/drop": (404, json.dumps(error).encode())}

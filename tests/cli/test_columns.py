@@ -102,6 +102,8 @@ def test_filters_are_the_daemons(many: FakeDaemon, hpcdl: Run) -> None:
     "words, told",
     [
         (("--columns", "id,colour"), "jobs have no column 'colour': id, name, user, state"),
+        (("--columns", "id,nodess"), "jobs have no column 'nodess': did you mean nodes"),
+        (("--sort", "-metrik"), "jobs have no column to sort by 'metrik': did you mean metric"),
         (("--columns", ","), "--columns names none: id, name"),
         (("--format", "wide"), "jobs have no format 'wide': default, long, times, gpus, ends"),
         (("--sort", "-colour"), "jobs have no column to sort by 'colour': id, name"),

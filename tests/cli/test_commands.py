@@ -40,6 +40,8 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --signal SIGFOO -- true", "--signal"),
         ("submit --progress-regex ( -- true", "--progress-regex"),
         ("submit --after 1,x -- true", "not a job's number"),
+        ("submit --env 1A=3 -- true", "'1A' is no name of a variable: letters, digits and _, and no digit first"),
+        ("submit --sweep lr= -- true", "'lr=' has no values: write NAME=VALUE,VALUE"),
         ("submit --env NOT_SET_ANYWHERE -- true", "write NOT_SET_ANYWHERE=VALUE"),
         ("submit --env =x -- true", "has no name"),
         ("submit --json --quiet -- true", "exclude each other"),

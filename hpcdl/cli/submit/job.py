@@ -236,6 +236,9 @@ def default_name(command: Sequence[str]) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:200]
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
 def environment(
     given: Sequence[str], around: Mapping[str, str], *, every: bool = True, left: Collection[str] = ()
 ) -> dict[str, str]:
@@ -257,6 +260,9 @@ def environment(
         name, equals, value = entry.partition("=")
         if not name:
             raise click.BadParameter(f"{entry!r} has no name: write K=V or K", param_hint="'--env'")
+        if not _VARIABLE.fullmatch(name):
+            wrong = "letters, digits and _, and no digit first"
+            raise click.BadParameter(f"{name[:100]!r} is no name of a variable: {wrong}", param_hint="'--env'")
         if not equals:
             if name not in around:
                 raise click.BadParameter(f"{name} is not set here: write {name}=VALUE", param_hint="'--env'")

@@ -93,8 +93,8 @@ def _sweeps(values: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found: list[tuple[str, tuple[str, ...]]] = []
     for value in values:
         name, equals, rest = value.partition("=")
-        if not equals:
-            raise ValueError(f"{value!r}: write NAME=VALUE,VALUE..")
+        if not equals or not rest:
+            raise ValueError(f"{value!r} has no values: write NAME=VALUE,VALUE..")
         found.append((name, tuple(each.replace("\\,", ",") for each in re.split(r"(?<!\\),", rest))))
     return Array(sweep=tuple(found)).sweep if found else ()
 

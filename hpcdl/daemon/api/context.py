@@ -23,6 +23,7 @@ from hpcdl.daemon.api.rows import Json, RowBuilder
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.api.why import NOBODY
 from hpcdl.daemon.batch import BatchThread
+from hpcdl.daemon.delivery import Ways
 from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
@@ -61,6 +62,7 @@ class ApiContext:
     on_stop: Callable[[bool], float] = lambda now: 0.0  # called once a stop is recorded; the seconds that it may take
     idle: IdleGpus = field(default_factory=IdleGpus)
     series: SeriesKeeper | None = None
+    ways: Ways | None = None  # how notifications are delivered
     queues: Queues = field(init=False)
     listed: JobList = field(default_factory=JobList)
 

@@ -3,14 +3,18 @@
 No answer has anything secret of a destination: `redacted` stands before each. `notifier` delivers.
 """
 
+import asyncio
+
 from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.notice import Notice, redacted
+from hpcdl.core.model.notice import LONGEST, Notice, NoticeKind, check_destinations, redacted
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.notices import failing
 from hpcdl.daemon.api.context import ApiContext, route
+from hpcdl.daemon.api.http import ApiProblem, body_of, text_in
 from hpcdl.daemon.api.rows import Json
+from hpcdl.daemon.delivery import Letter, NotDelivered, deliver
 
 
 @route("GET", "/v1/notices")
@@ -35,6 +39,25 @@ async def drop(api: ApiContext, request: Request) -> Json:
     rows = [notice_row(world, world.notices[number], api.loop.now())] if number in world.notices else []
     await api.send(cmd.DropNotice(number))
     return {"notices": rows}
+
+
+@route("POST", "/v1/notices/test")
+async def test(api: ApiContext, request: Request) -> Json:
+    """Delivers a notification that is about nothing, at once and only once; nothing of it is recorded."""
+    destination = text_in(await body_of(request), "destination", LONGEST)
+    try:
+        check_destinations((destination,))
+    except ValueError as error:
+        raise ApiProblem(400, str(error)) from None
+    if api.ways is None:
+        raise ApiProblem(409, "this daemon delivers no notifications")
+    notice = Notice(0, NoticeKind.END, 0, "this test of notifications", "DONE", "", "", api.loop.now(), (destination,))
+    why = ""
+    try:
+        await asyncio.to_thread(deliver, destination, Letter(api.ways.instance, (notice,)), api.ways)
+    except NotDelivered as error:
+        why = str(error)
+    return {"destination": redacted(destination), "delivered": not why, "why": why}
 
 
 def notice_row(world: World, notice: Notice, now: float) -> Json:

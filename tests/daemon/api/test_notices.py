@@ -1,8 +1,14 @@
 """What the API says of notices, stalls and what is avoided; and that nothing secret of a URL is in it."""
 
+import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import StallMeasurement
@@ -10,10 +16,13 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.rules.intake import Settings
+from hpcdl.daemon.api import notices
+from hpcdl.daemon.api.http import ApiProblem
 from hpcdl.daemon.api.nodes import avoided_rows
 from hpcdl.daemon.api.notices import notice_row, notices_summary
 from hpcdl.daemon.api.rows import RowBuilder, event_row
 from hpcdl.daemon.api.why import explain
+from hpcdl.daemon.delivery import Ways
 from tests.support.model_cluster import Cluster
 
 URL = "https://me:secret1@hooks.example.org/secret2?token=secret3"
@@ -49,6 +58,27 @@ def test_nothing_secret_of_a_destination_is_shown() -> None:
     assert due["body"]["destinations"] == ["https://hooks.example.org/…", "tell …"]
     assert rows[-2]["failing"] == ["https://hooks.example.org/…: hooks.example.org answered 500"]
     assert (rows[-1]["waiting"], rows[-1]["given_up"]) == (1, 1)
+
+
+def test_a_destination_is_tested_at_once(tmp_path: Path) -> None:
+    def ask(destination: object) -> Any:
+        body = json.dumps({"destination": destination}).encode()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        request = Request({"type": "http", "method": "POST", "headers": [], "query_string": b""}, receive)
+        api = SimpleNamespace(ways=Ways("d1", tmp_path), loop=SimpleNamespace(now=lambda: 5.0))
+        return asyncio.run(notices.test(cast(Any, api), request))
+
+    assert ask(f"cat > {tmp_path}/told") == {"destination": "cat …", "delivered": True, "why": ""}
+    told = json.loads((tmp_path / "told").read_text())
+    assert (told["kind"], told["text"]) == ("end", "this test of notifications is DONE")
+    refused = ask("echo no secret key >&2; exit 3")
+    assert (refused["delivered"], "no secret key" in refused["why"]) == (False, True)
+    for wrong in ("", "mailto:nobody", 7):
+        with pytest.raises(ApiProblem):
+            ask(wrong)
 
 
 def test_the_row_of_a_notice() -> None:
