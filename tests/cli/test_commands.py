@@ -30,7 +30,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("submit", "say what to run: hpcdl submit -- COMMAND, or --file FILE"),
+        ("submit", "say what to run: hpcdl submit -- COMMAND, --file FILE or --like JOB"),
         ("submit --gpus 3:1 -- true", "the maximum 1 is below the minimum 3"),
         ("submit --gpus 0 -- true", "at least 1"),
         ("submit --gpus many -- true", "not a number or MIN:MAX"),
