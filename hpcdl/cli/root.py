@@ -209,6 +209,7 @@ def _home(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
 
 @click.group(
     cls=LazyGroup,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="HPCDL_HOME names the folder of a daemon, as --home does.",
 )
@@ -225,6 +226,10 @@ def cli(ctx: click.Context, home: Path) -> None:
     ctx.obj = home
     if ctx.invoked_subcommand != "doctor" and os.path.exists(home) and not os.path.isdir(home):
         raise click.ClickException(f"{home} is not a folder: name the daemon's folder with --home or HPCDL_HOME")
+    if ctx.invoked_subcommand is None:
+        from hpcdl.cli.first_screen import print_first_screen
+
+        print_first_screen(home)
 
 
 def _plain(error: click.UsageError) -> str:

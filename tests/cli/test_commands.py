@@ -1,15 +1,20 @@
 """Every command: its errors, its exit code, and where it finds its daemon."""
 
+import json
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from hpcdl.cli.first_screen import FIELDS
+from hpcdl.cli.output import width_of
 from hpcdl.cli.root import COMMANDS, SECTIONS
 from hpcdl.cli.submit import options
 from hpcdl.cli.submit.command import submit
+from hpcdl.client import path_with
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -106,10 +111,43 @@ def test_help_lists_every_command_with_the_line_of_its_own_help(hpcdl: Run) -> N
         assert hpcdl(name, "--help").out.startswith(f"Usage: hpcdl {name}")
 
 
-def test_no_command_is_help_and_exit_2(hpcdl: Run) -> None:
+def test_no_command_says_what_to_do_first_where_nothing_is_there(hpcdl: Run, home: Path) -> None:
     done = hpcdl()
-    assert done.code == 2
-    assert "What is going on:" in done.err
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("no daemon runs for ")
+    assert [line.split("   ")[0].strip() for line in lines[2:5]] == [
+        "hpcdl doctor", "hpcdl daemon start", "hpcdl submit -- python train.py",
+    ]  # fmt: skip
+    home.mkdir(mode=0o700)
+    (home / "ledger.sqlite").touch()
+    assert hpcdl().out.splitlines()[2].startswith("  hpcdl daemon start ")
+
+
+def test_no_command_says_what_runs_and_waits_and_what_next(jobs: FakeDaemon, hpcdl: Run) -> None:
+    daemon = {"host": "h", "since_s": 61.0}
+    states = {"RUNNING": 1, "QUEUED": 5, "FAILED": 1, "DONE": 1}
+    waiting = [row(5, name="y" * 100), jobs.world.jobs[2] | {"queue_position": 1}]
+    answers: dict[str, dict[str, Any]] = {
+        "/v1/status": {"daemon": daemon, "jobs": states},
+        path_with("/v1/jobs", state="STARTING,RUNNING,RESCALING,SUSPENDING", last=3, fields=FIELDS): {
+            "jobs": [jobs.world.jobs[1]]
+        },
+        path_with("/v1/jobs", state="QUEUED,SUSPENDED", last=200, fields=FIELDS): {"jobs": waiting},
+        path_with("/v1/jobs", state="FAILED", last=1, fields=FIELDS): {"jobs": [row(4, state="FAILED")]},
+    }
+    jobs.answers = {path: (200, json.dumps({"schema": 1, **value}).encode()) for path, value in answers.items()}
+    for _ in range(2):
+        done = hpcdl()
+        assert (done.code, done.err) == (0, "")
+        lines = done.out.splitlines()
+        assert max(map(width_of, lines)) <= 80
+        assert "      1 resnet: RUNNING on 4 GPUs, 13 % done, 3 min 20 s left" in lines
+        assert lines[0] == "1 job running, 5 waiting (daemon on h, up 1 min 01 s)"
+        assert "        and 3 more waiting" in lines
+        assert [line.split("   ")[0].strip() for line in lines[-5:-2]] == ["hpcdl top", "hpcdl why 2", "hpcdl logs 4"]
+    jobs.answers["/v1/status"] = (500, b'{"schema":1,"error":"disk full","code":"internal"}')
+    assert hpcdl().code == 0
 
 
 def test_a_bug_is_one_line_too(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -399,6 +399,6 @@ def write_options(command: click.Command, ctx: click.Context, formatter: click.H
     lines = {each.name: each.get_help_record(ctx) for each in options}
     for title, names in SECTIONS.items():
         with formatter.section(title):
-            formatter.write_dl([line for name in names.split() if (line := lines.pop(name)) is not None])
+            formatter.write_dl([line for name in names.split() if (line := lines.pop(name, None)) is not None])
     with formatter.section("This submit"):
         formatter.write_dl([line for line in lines.values() if line is not None])
