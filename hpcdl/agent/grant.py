@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from hpcdl.agent import mps
 from hpcdl.agent.context import AgentContext
 from hpcdl.agent.gpus import Side
 from hpcdl.agent.orphans import Remains
@@ -33,10 +34,13 @@ DIRTY_AFTER_S = 30.0
 class Grant:
     """The GPUs of one part. `gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
 
-    def __init__(self, site: AgentContext, key: Key, remains: Remains, share: Sharing | None) -> None:
-        """`share`: what its job agreed to."""
+    def __init__(
+        self, site: AgentContext, key: Key, remains: Remains, share: Sharing | None, memory_mib: int | None = None
+    ) -> None:
+        """`share`: what its job agreed to. `memory_mib`: that it takes of each GPU at most; None: not said."""
         self._site = site
         self._share = share
+        self._memory_mib = memory_mib
         self.side = Side.ALONE
         self._remains = remains
         self._key = key
@@ -124,6 +128,7 @@ class Grant:
         bound = ",".join(map(str, self._site.gpus.processors(self.gpus, cpus)))
         processors = {CPUS_VARIABLE: bound} if bound else {}
         shares = {} if self.side is Side.ALONE else {SHARE_VARIABLE: self.side.value}
+        shares |= mps.client_environment(self._site.settings, self.side, len(self.gpus), self._memory_mib)
         return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node) | processors | shares
 
     @property

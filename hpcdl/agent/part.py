@@ -197,7 +197,7 @@ class AgentPart:
         self._remains = Remains(self.folder, self.tag, site.orphans)
         spec = None if order is None else order.spec
         self.share = None if spec is None else spec.share  # what its job agreed to on its GPUs
-        self._grant = Grant(site, key, self._remains, self.share)
+        self._grant = Grant(site, key, self._remains, self.share, None if spec is None else spec.gpu_memory_mib)
         self._rescales = Rescales(site.node) if spec is None else Rescales(site.node, spec.rescale)
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:

@@ -125,6 +125,8 @@ class Config:
     local_checkpoints: str | None = _text(
         None, re.compile(r"[/$][^\0\n]*"), "the absolute path of a folder of each node"
     )
+    mps_pipe_directory: str | None = _text(None, re.compile(r"/[^\0\n]*"), "the absolute path of a folder of each node")
+    mps_background_percent: int | None = _whole(None, 1, 100, "per cent")
     log_limit_bytes: int = _whole(1 << 30, 1 << 16, 1 << 50, "bytes")
     snapshot_every: int = _whole(5_000, 1, 10_000_000, "events")
     keep_events: int = _whole(100_000, 0, 1_000_000_000, "events")

@@ -38,7 +38,7 @@ def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | 
         return
     if target is not None:
         raise click.UsageError("--output is where --site writes", ctx)
-    from hpcdl.cli.doctor.machine import CheckState, local_checkpoints, local_checks
+    from hpcdl.cli.doctor.machine import CheckState, local_checkpoints, local_checks, sharing
 
     batch: Row | None = None
     if security:
@@ -50,7 +50,7 @@ def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | 
 
         config, site_file, read = read_settings(home)
         found, batch = batch_checks(config, site_file, os.environ)
-        checks = [*local_checks(home), *read, *local_checkpoints(config.local_checkpoints), *found]
+        checks = [*local_checks(home), *read, *local_checkpoints(config.local_checkpoints), sharing(config), *found]
     rows: list[Row] = [
         {"name": each.name, "state": each.state.value, "detail": each.detail, "next": each.next} for each in checks
     ]

@@ -19,9 +19,11 @@ from pathlib import Path
 from hpcdl import __version__
 from hpcdl.agent.folder import mount_of
 from hpcdl.agent.gpu.discovery import discover
+from hpcdl.agent.mps import listens
 from hpcdl.cli.doctor.file_system import meaning_of
 from hpcdl.client import Client, ClientError, DaemonAway
 from hpcdl.config.layers import conf_folder
+from hpcdl.config.settings import Config
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.daemon.clock import WallClock
 from hpcdl.wire.access import NAME
@@ -164,6 +166,19 @@ def local_checkpoints(root: str | None) -> Iterator[Check]:
     else:
         free = shutil.disk_usage(path).free >> 20
         yield ok(name, f"{path}, on {mount.kind}, {free} MiB free")
+
+
+def sharing(config: Config) -> Check:
+    """The check of what jobs that share GPUs have here; all that only a GPU can show is said to be untried."""
+    where = "on" if config.sharing or config.policy == "deeppool" else "off"
+    untried = "MPS, stream priorities, bans and CUDA graphs (hpcdl.trainer.background_steps) have not yet run on a GPU"
+    pipes = config.mps_pipe_directory
+    if pipes is None:
+        return ok("sharing", f"{where}, without MPS; {untried}")
+    if listens(pipes):
+        return ok("sharing", f"{where}; an MPS server listens in {pipes}; {untried}")
+    step = "start nvidia-cuda-mps-control -d on the nodes that have GPUs; elsewhere it does no harm"
+    return warn("sharing", f"{where}; no MPS server listens in {pipes} here; {untried}", step)
 
 
 def _links(home: Path) -> bool:

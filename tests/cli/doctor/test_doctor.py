@@ -343,3 +343,20 @@ def test_a_folder_for_checkpoints_on_the_node(outside: Path, home: Path, tmp_pat
         found = by_name(hpcdl("doctor", "--json").value)["local_checkpoints"]
         assert found["state"] == state
         assert told in found["detail"]
+
+
+def test_what_of_sharing_ran_on_no_gpu(home: Path, tmp_path: Path, hpcdl: Run) -> None:
+    home.mkdir(mode=0o700)
+    config = home / "config.yaml"
+    os.mkfifo(tmp_path / "control")
+    for settings, state, words in (
+        ("sharing: off\n", "OK", "off, without MPS; MPS, stream priorities"),
+        (f"sharing: on\nmps_pipe_directory: {tmp_path}\n", "OK", f"on; an MPS server listens in {tmp_path}; "),
+        (f"mps_pipe_directory: {tmp_path}/none\n", "WARN", "no MPS server listens"),
+    ):
+        config.write_text(settings)
+        config.chmod(0o600)
+        found = by_name(hpcdl("doctor", "--json").value)["sharing"]
+        assert found["state"] == state
+        assert words in found["detail"]
+        assert "not yet run on a GPU" in found["detail"]
