@@ -138,8 +138,10 @@ def replace_file(target: Path, text: str, mode: int = 0o600) -> None:
 def moment(text: str, now: float, *, past: bool = False) -> float:
     """A time in seconds since the epoch: `+2h` from now, the next `18:30`, or a date. Raises ValueError.
 
-    `past`: also `-2h` before now, and the last `18:30`.
+    `past`: also `-2h` or `2h` before now, and the last `18:30`.
     """
+    if past and re.fullmatch(r"(\d+(\.\d+)?[a-z]+)+", text):
+        text = f"-{text}"
     today = datetime.fromtimestamp(now).astimezone()
     if text.startswith(("+", "-") if past else "+"):
         length = timedelta(seconds=parse_duration(text[1:]))

@@ -21,7 +21,7 @@ COPY = "ledger-copy-"
 _COPY = re.compile(r"ledger-copy-[0-9a-f]{16}\.sqlite(-wal|-shm|-journal)?")
 _UNFINISHED = re.compile(r"\.(ledger-archive-\d{12,}-\d{12,}\.jsonl\.gz|ledger\.sqlite\.version-\d+)\.tmp")
 _SCRIPT = re.compile(r"[0-9a-f]{64}\.sh")
-_LOG = re.compile(r"\d+\.[A-Za-z0-9:._%-]+\.log")
+_LOG = re.compile(r"\d+\.[A-Za-z0-9:._%-]+\.(log|times)")
 _PILOT = re.compile(r"[A-Za-z0-9._-]+\.(log|out|err|sh)")
 _REFUSED = re.compile(r"[A-Za-z0-9._-]+\.json(\.[A-Za-z0-9]+)?(\.reason)?")
 

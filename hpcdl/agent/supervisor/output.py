@@ -11,7 +11,10 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Callable
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
@@ -38,7 +41,12 @@ Note = Callable[[str], None]
 
 
 class Log:
-    """The log of one incarnation, at most `limit` bytes of it. What cannot be written is dropped, with one note."""
+    """The log of one incarnation, at most `limit` bytes of it. What cannot be written is dropped, with one note.
+
+    Beside it, in `.times` for `.log`, stands at what time it had how many bytes, for `hpcdl logs --since`: pairs of
+    seconds since the machine's boot (the newest is as old as that file) and bytes, at most one a second, and fewer of a
+    long run.
+    """
 
     def __init__(self, path: str, limit: int, note: Note) -> None:
         self._note = note
@@ -46,9 +54,13 @@ class Log:
         self._limit = limit
         self._dropped = 0
         self._noted = False
-        self._file = -1
+        self._file = self._times = -1
+        self._times_path = f"{path.removesuffix('.log')}.times"
+        self._size = 0
+        self._began = self._time_due = 0.0
         try:
             self._file = os.open(path, _LOG_FLAGS, 0o600)
+            self._size = os.fstat(self._file).st_size
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 self.close()
                 raise OSError(0, "it is not a regular file")
@@ -59,6 +71,7 @@ class Log:
         """Append to the log; never raises, never waits."""
         if self._file < 0:
             return
+        self._note_time()
         if self._dropped:
             marker = f"\n[hpcdl: {self._dropped} bytes of output were dropped]\n".encode()
             if self._unwritten(marker):
@@ -78,17 +91,33 @@ class Log:
         left = memoryview(data)
         try:
             while left:
-                left = left[os.write(self._file, left) :]
+                written = os.write(self._file, left)
+                self._size += written
+                left = left[written:]
         except OSError as error:
             if not self._noted:
                 self._noted = True
                 self._note(f"output is dropped, the log cannot be written: {error.strerror}")
         return len(left)
 
+    def _note_time(self) -> None:
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if now < self._time_due:
+            return
+        try:
+            if not self._began:
+                self._began = now
+                self._times = os.open(self._times_path, _LOG_FLAGS, 0o600)
+            self._time_due = now + max(1.0, (now - self._began) / 1000)
+            os.write(self._times, struct.pack("<dq", now, self._size))
+        except OSError:  # a full disk, say: a part of a pair would put all that follow out of place
+            self._time_due = math.inf
+
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        for file in (self._file, self._times):
+            if file >= 0:
+                os.close(file)
+        self._file = self._times = -1
 
 
 class ProgressReader:
@@ -137,23 +166,15 @@ class ProgressReader:
         return self.feed(b"\n")
 
     def _limited(self, lines: list[bytes]) -> ProgressPacket | None:
-        # An expression like (a+)+b may take years for a single line. The engine looks for signals now and then, so a
-        # timer ends it: of CPU time, for who is stopped, or waits for a busy machine, is not slow.
-        before = signal.signal(signal.SIGVTALRM, _too_slow)
         try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, REGEX_BUDGET_S)
-            try:
+            with cpu_limit(REGEX_BUDGET_S):
                 if self._regex is not None:
                     return self._newest(self._regex, lines)
                 return None if self._bars is None else self._of_bars(self._bars, lines)
-            finally:
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # it may end just here
-        except _TooSlowError:
+        except TooSlowError:
             self._regex = self._bars = None
             self._note(f"the progress expression is not used any more: it took more than {REGEX_BUDGET_S:g} s")
             return None
-        finally:
-            signal.signal(signal.SIGVTALRM, before)
 
     def _of_bars(self, bars: Bars, lines: list[bytes]) -> ProgressPacket | None:
         found = None
@@ -295,12 +316,30 @@ class TrainerOutput:
             self._on_progress(progress)
 
 
-class _TooSlowError(Exception):
-    pass
+class TooSlowError(Exception):
+    """What `cpu_limit` raises."""
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raises TooSlowError in what takes more CPU time: an expression like (a+)+b may take years for a single line.
+
+    For the main thread. The engine looks for signals now and then, so a timer ends it: of CPU time, for who is stopped,
+    or waits for a busy machine, is not slow.
+    """
+    before = signal.signal(signal.SIGVTALRM, _too_slow)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # it may end just here
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _too_slow(number: int, frame: FrameType | None) -> None:
-    raise _TooSlowError
+    raise TooSlowError
 
 
 def _number(text: str | None) -> int | None:

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -282,6 +283,31 @@ def test_a_log_goes_on_when_the_disk_has_room_again(tmp_path: Path, monkeypatch:
     log.close()
     assert notes == ["output is dropped, the log cannot be written: No space left on device"]
     assert (tmp_path / "log").read_bytes() == b"\n[hpcdl: 13 bytes of output were dropped]\nkept"
+
+
+def test_when_a_log_had_how_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most once a second, and in a long run once in a thousandth of it."""
+    clock = iter((100.0, 100.5, 101.0, 5101.0, 5105.0, 5107.0))
+    monkeypatch.setattr(time, "clock_gettime", lambda which: next(clock))
+    log = Log(str(tmp_path / "1.n1.log"), 40, list[str]().append)
+    assert os.listdir(tmp_path) == ["1.n1.log"], "not before there is something to note"
+    for _ in range(6):
+        log.write(b"line\n")
+    log.close()
+    notes = struct.iter_unpack("<dq", (tmp_path / "1.n1.times").read_bytes())
+    assert list(notes) == [(100.0, 0), (101.0, 10), (5101.0, 15), (5107.0, 25)]
+    assert (tmp_path / "1.n1.times").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_goes_on_without_its_times(tmp_path: Path) -> None:
+    (tmp_path / "1.n1.times").symlink_to("elsewhere")
+    notes: list[str] = []
+    log = Log(str(tmp_path / "1.n1.log"), 40, notes.append)
+    log.write(b"one\n")
+    log.write(b"two\n")
+    log.close()
+    assert ((tmp_path / "1.n1.log").read_bytes(), notes) == (b"one\ntwo\n", [])
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_last_line() -> None:
