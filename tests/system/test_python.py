@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import venv
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -149,6 +150,26 @@ def test_jobs_can_be_awaited(here: Cluster) -> None:
         return found
 
     assert asyncio.run(both()) == [6, 8]
+
+
+def test_nothing_is_installed_where_it_trains(here: Cluster, tmp_path: Path) -> None:
+    """The agent brings the trainer library, and the function's own folder is on the path."""
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False, symlinks=True)
+    (tmp_path / "where.py").write_text((ROOT / "tests" / "support" / "functions.py").read_text())
+    script = (
+        "import hpcdl, json, where, sys; print(json.dumps(hpcdl.submit(where.say_where, python=sys.argv[1]).result()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(bare / "bin" / "python")],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stderr}\n{here.story()}"
+    said = json.loads(done.stdout)
+    assert (said["prefix"], said["installed"], said["steps"]) == (str(bare), [], "hpcdl.trainer.loop")
+    assert Path(said["hpcdl"]).is_relative_to(here.home / "run")
+    assert said["submit"].startswith(f"there is no hpcdl.submit here: {bare}/bin/python has no hpcdl installed")
 
 
 def test_nobody_answers_any_more(here: Cluster, tmp_path: Path) -> None:
