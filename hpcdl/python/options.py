@@ -16,15 +16,14 @@ from hpcdl.cli.root import cli, home_folder
 from hpcdl.cli.submit.command import put_defaults, submit
 from hpcdl.cli.submit.git import WorkTrees
 from hpcdl.cli.submit.job import JobRequest, others_folder, request_of
+from hpcdl.cli.submit.options import options_of_a_job
 from hpcdl.core.model.arrays import indices_of
 from hpcdl.core.model.frozen import to_json
 from hpcdl.python.call import SubmitError
 from hpcdl.wire.access import AccessError, read_access
 
-_OF_THE_SUBMIT = frozenset(
-    ("file", "dry_run", "strict", "git", "request_id", "no_spool", "like", "other", "command", "array", "sweep")
-) | {"as_json", "quiet", "help"}
-"""Parameters of the command that no job has as an option here; `hpcdl.map` makes arrays."""
+_OF_ARRAYS = frozenset(("array", "sweep"))
+"""`hpcdl.map` makes these."""
 
 _PLURALS = {"tags": "tag", "links": "link"}
 
@@ -41,6 +40,10 @@ class Options(TypedDict, total=False):
     time: float | str | timedelta  # seconds
     deadline: str | datetime | timedelta
     after: Any  # a Job, an id, or several of them
+    after_any: Any
+    after_failed: Any
+    after_start: Any
+    singleton: bool
     hold: bool
     tags: str | Sequence[str]
     links: Mapping[str, str]  # by the name of the site
@@ -52,6 +55,7 @@ class Options(TypedDict, total=False):
     continue_from: int | str
     signal: str
     resumes: bool | str
+    container: str  # an image; its python3 calls the function
     gate: bool
     trainer_library: bool
     progress: str
@@ -86,8 +90,7 @@ def names() -> set[str]:
 
 
 def _options() -> dict[str, click.Option]:
-    found = (each for each in submit.params if isinstance(each, click.Option))
-    return {each.name: each for each in found if each.name and each.name not in _OF_THE_SUBMIT}
+    return {name: each for name, each in options_of_a_job().items() if name not in _OF_ARRAYS}
 
 
 def job_request(

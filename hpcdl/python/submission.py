@@ -199,7 +199,8 @@ def _by_text(values: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
 def _call(call: FunctionCall, options: Mapping[str, Any]) -> list[Job[Any]]:
     """Submit a call, an array of them where it has cases or a sweep."""
     given = dict(options)
-    python = os.fspath(given.pop("python", sys.executable))
+    here = "python3" if given.get("container") else sys.executable
+    python = os.fspath(given.pop("python", here))
     name = given.pop("name", None) or call.name.rpartition(".")[2]
     home = job_options.home()
     if importing := os.environ.get(IMPORTS):

@@ -20,6 +20,7 @@ import pytest
 import hpcdl
 from hpcdl.python.executor import JobFuture
 from tests.support import functions
+from tests.support.apptainer import stand_in
 from tests.system.cluster import PATIENCE_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +171,23 @@ def test_nothing_is_installed_where_it_trains(here: Cluster, tmp_path: Path) -> 
     assert (said["prefix"], said["installed"], said["steps"]) == (str(bare), [], "hpcdl.trainer.loop")
     assert Path(said["hpcdl"]).is_relative_to(here.home / "run")
     assert said["submit"].startswith(f"there is no hpcdl.submit here: {bare}/bin/python has no hpcdl installed")
+
+
+def test_a_function_in_a_container(here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apptainer is a stand-in; all else is as in a container."""
+    place = stand_in(tmp_path / "bin")
+    (place / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    job = hpcdl.submit(functions.double, 4, container="torch.sif")
+    assert job.result(PATIENCE_S) == 8
+    said = json.loads((place / "said.json").read_text())
+    assert said["image"] == str(tmp_path / "torch.sif")
+    assert str(here.home / "checkpoints" / str(job.id)) in said["binds"]
+    assert [each for each in said["binds"] if Path(each).parent == here.home / "calls"]
+    assert [each for each in said["binds"] if Path(each).name == f"{job.id}.1"], "the side channel"
+    assert [each for each in said["binds"] if "trainer-library" in each]
+    assert job.name == "double"
 
 
 def test_nobody_answers_any_more(here: Cluster, tmp_path: Path) -> None:

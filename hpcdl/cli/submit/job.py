@@ -6,6 +6,7 @@ of the submitting shell goes into the spec.
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
 
 if TYPE_CHECKING:  # most submits have no batch script
     from hpcdl.batch.options import ExportedVariables
+
+CONTAINER = "hpcdl.trainer.container"
 
 _OF_MEMBERS = ("array", "array_index", "array_most", "sweep")
 
@@ -90,6 +93,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     means, batch = _means(given["rescale"], command, nodes), given.get("batch")
     if given["signal"] == "lightning" and batch is None:
         command, batch = as_tasks(command, name, (low, high, counts), nodes)
+    if given["container"]:
+        command = in_container(given["container"], command, given, means)
     folder = Path(given["cwd"] or ".")
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
@@ -135,6 +140,21 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)
     return JobRequest(spec, array, given["hold"])
+
+
+def in_container(image: str, command: Sequence[str], given: Mapping[str, Any], means: str) -> tuple[str, ...]:
+    """The command as the trainer library runs it in an image. Raises ValueError where the image would be in the way."""
+    for option, wrong in (
+        ("--gate", given["gate"]),
+        ("--signal lightning", given["signal"] == "lightning"),
+        (f"--rescale {means}", means != "restart"),
+        ("a batch script", given.get("batch") is not None),
+    ):
+        if wrong:
+            raise ValueError(f"--container does not go with {option}: start the container in your own script")
+    if "://" not in image:
+        image = os.path.abspath(image)
+    return (sys.executable, "-m", CONTAINER, image, "--", *command)
 
 
 def request_of(

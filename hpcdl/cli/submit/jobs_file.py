@@ -25,17 +25,12 @@ import click
 
 from hpcdl.cli.params import check_input
 from hpcdl.cli.submit.job import JobRequest, request_of
-from hpcdl.cli.submit.options import AFTER
+from hpcdl.cli.submit.options import AFTER, options_of_a_job
 from hpcdl.core.model.units import meant
 
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
 _TOP = ("defaults", "jobs")
-_NOT_IN_A_FILE = (
-    *("file", "dry_run", "strict", "git", "request_id", "no_spool", "like", "other"),
-    *("command", "as_json", "quiet", "help"),
-)
-"""Options of the whole submit."""
 
 
 class FileError(click.ClickException):
@@ -94,7 +89,7 @@ def read(ctx: click.Context, file: str) -> tuple[list[JobRequest], list[dict[str
     root = _load(shown, _text(shown, file))
     defaults: dict[str, _Value] = {}
     listed = root
-    options = _options(ctx)
+    options = options_of_a_job()
     if isinstance(root.value, dict):
         root.check_keys(_TOP)
         if "jobs" not in root.value:
@@ -194,12 +189,6 @@ def _value(file: str, node: Any, seen: list[int], depth: int = 0) -> _Value:
         found[str(key.value)] = _value(file, value, seen, depth + 1)
         keys[str(key.value)] = at
     return _Value(file, line, found, keys)
-
-
-def _options(ctx: click.Context) -> dict[str, click.Option]:
-    """The options of submit that a job may have, by the names of their parameters."""
-    options = (each for each in ctx.command.params if isinstance(each, click.Option))
-    return {each.name: each for each in options if each.name and each.name not in _NOT_IN_A_FILE}
 
 
 def _job(

@@ -343,6 +343,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Start python SCRIPT or python -m MODULE ahead of its GPUs: it imports its frameworks and waits for them.",
     ),
     click.option(
+        "--container", metavar="IMAGE",
+        help="Run it in this image by apptainer or singularity, with its GPUs, its folder and its checkpoints' in it.",
+    ),
+    click.option(
         "--trainer-library/--no-trainer-library", default=True,
         help="Put hpcdl.trainer at the end of its PYTHONPATH, so that nothing is installed where it trains.  [default: "
         "--trainer-library]",
@@ -381,9 +385,15 @@ def job_options(command: Any) -> Any:
     return command
 
 
+def options_of_a_job() -> dict[str, click.Option]:
+    """The same, by the names of their parameters: keys of a file of jobs, keyword arguments in Python."""
+    command = click.command()(job_options(lambda: None))
+    return {each.name: each for each in command.params if isinstance(each, click.Option) and each.name}
+
+
 SECTIONS: dict[str, str] = {
-    "The job": "name tag link env cwd gate trainer_library git after after_any after_failed after_start singleton hold "
-    "priority weight deadline",
+    "The job": "name tag link env cwd container gate trainer_library git after after_any after_failed after_start "
+    "singleton hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
     "model accuracy",
     "Many jobs at once": "array sweep max_parallel file",

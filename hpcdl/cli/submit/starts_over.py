@@ -31,7 +31,7 @@ KEEPS = re.compile(
 )
 """Words of a script that may keep its work."""
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
-OURS = ("hpcdl.trainer.gate", "hpcdl.trainer.ranks")
+OURS = ("hpcdl.trainer.container", "hpcdl.trainer.gate", "hpcdl.trainer.ranks")
 """Modules that start a script as it is."""
 CHARACTERS, FILES = 1 << 18, 50
 
