@@ -7,6 +7,7 @@ when the callback is made.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 from hpcdl.trainer import rng
 from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
 from hpcdl.trainer.resumable_loader import ResumableLoader
+
+_OF_RUN = re.compile(r"epoch|total_flos|train_.*|.*_(runtime|per_second)")
+"""What is logged of the run, and no curve is kept of."""
 
 # What the trainer of transformers 5 keeps of the losses; in 4 they are variables of its loop, and what it logs is off.
 LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
@@ -95,6 +99,8 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
                 self._batches.give_up()  # where rank 0 reads the data of all, the others have not read any
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+            numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
+            self._boundaries.session.measure({name: numbers[name] for name in numbers if not _OF_RUN.fullmatch(name)})
             best = args.metric_for_best_model
             name = "loss" if not best else best if best.startswith("eval_") else f"eval_{best}"
             if isinstance(value := (logs or {}).get(name), (int, float)):

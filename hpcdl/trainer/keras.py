@@ -138,6 +138,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 self._data.taken += done - self._batch
             self._step += done - self._batch
             self._batch = done
+            self._session.measure(logs or {})
             self._session.progress(self._step)
             asked = self._ranks.agree(self._session.should_suspend())
             if asked:
@@ -162,6 +163,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._folder = self._position = None
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self._session.measure(logs or {})
             self._epoch, self._batch = epoch + 1, 0
             if self._saved != self._step:
                 self._periodic()

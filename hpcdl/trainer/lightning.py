@@ -115,6 +115,8 @@ def suspendable(*, every: int | None = None) -> Any:
             if trainer.global_step == self._step:
                 return  # gradients accumulate: nothing could be saved of them
             self._step = trainer.global_step
+            if self._boundaries.session.progress_due:
+                self._boundaries.session.measure(trainer.callback_metrics)
             if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
                 self._boundaries.session.progress(self._step, self._total)
                 return

@@ -308,6 +308,16 @@ class Session:
         self._next_progress = now + PROGRESS_INTERVAL_S
         self._send_progress()
 
+    @property
+    def progress_due(self) -> bool:
+        """Whether the next `progress` would be sent: what is costly to measure need not be measured before."""
+        return self._channel is not None and time.monotonic() >= self._next_progress
+
+    def measure(self, numbers: Mapping[str, Any]) -> None:
+        """Numbers by name, of which curves are kept, to go with the next `progress`."""
+        if self._channel is not None:
+            self._metrics.take(numbers)
+
     def _send_progress(self) -> None:
         """Send the last place, with what was measured and not sent yet."""
         if self._channel is None or self._place is None:

@@ -29,3 +29,4 @@ def test_bit_for_bit(trained: Trained, argv: tuple[str, ...], stops: tuple[int, 
     assert answer["steps"] == 12 if argv is RANKS else 24
     assert len(answer["losses"]) >= 4
     assert answer["kept"], "what the script saves by itself is there"
+    trained.until_curve("loss")

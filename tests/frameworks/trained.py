@@ -52,6 +52,15 @@ class Trained:
         assert self.cluster.job(job)["state"] == "FAILED", self.log(job)
         return self.log(job)
 
+    def until_curve(self, name: str) -> None:
+        """Until the newest job has a curve of that name: its last numbers come with a heartbeat."""
+
+        def found() -> bool:
+            answer = self.cluster.client.get(f"/v1/jobs/{self.job}/series")
+            return any(each["name"] == name and each["last"] is not None for each in answer["series"])
+
+        self.cluster.until(found)
+
     @property
     def newest(self) -> Path:
         """The folder of the newest run."""
