@@ -158,12 +158,17 @@ class SeriesKeeper:
         else:
             self.notes.pop(number, None)
 
+    def recent(self, job: int) -> Points:
+        """Its series as far as they are in memory: of every job that was heard of lately."""
+        found = self._jobs.get(job)
+        if found is None or not found.loaded:
+            return {}
+        return {name: list(each.points) for name, each in found.series.items()}
+
     async def points(self, job: int) -> Points:
         """The series of a job, by name."""
         found = self._jobs.get(job)
-        if found is None or not found.loaded:
-            return await self._read(job)
-        return {name: each.points for name, each in found.series.items()}
+        return await self._read(job) if found is None or not found.loaded else self.recent(job)
 
 
 def _is_known(world: World, line: MetricLine) -> bool:

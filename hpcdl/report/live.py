@@ -18,6 +18,7 @@ from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
 from hpcdl.report.html import document, html, links_html, note, table_of_cells, visible
 from hpcdl.report.names import breakable, job_colour, job_mark, numbers_text, stem
+from hpcdl.report.series import curves_html
 from hpcdl.report.spans import read_history
 from hpcdl.report.timeline import Scale, draw, timeline_legend
 
@@ -70,6 +71,7 @@ def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Pag
         section("gpus", "GPUs", gpus),
         section("timeline", f"The last {seconds_text(history.end - history.begin)}", lanes(history, shown.local)),
         _running(answer, at, shown),
+        _curves(answer, shown),
         _waiting(answer, at, shown),
         _failed(answer, at, shown),
         _notices(answer, at, shown),
@@ -284,6 +286,19 @@ def _running(answer: Row, at: float, shown: PageState) -> str:
     text = f"and {count(left, 'more job')} that hold fewer GPUs: hpcdl ls lists all of them"
     table = listed("Running jobs", _by_array(rows, answer.get("arrays") or {}), columns)
     return section("running", "Running", table + (note(text) if left else ""), len(rows) + left)
+
+
+def _curves(answer: Row, shown: PageState) -> str:
+    """Some curves of the jobs that hold the most GPUs."""
+    names = {str(row["id"]): row["name"] for row in answer["running"]}
+    parts = []
+    for job, found in (answer.get("curves") or {}).items():
+        if job in names and found:
+            link = shown.hrefs.job_link(int(job), job)
+            parts.append(f"<h3>{job_mark(int(job))} {link} {breakable(names[job])}</h3>{curves_html(found)}")
+    more = len(answer["running"]) - len(parts)
+    told = note(f"hpcdl show ID has those of the other {count(more, 'job')}.") if parts and more else ""
+    return section("curves", "Curves", "".join(parts) + told) if parts else ""
 
 
 def _by_array(rows: Sequence[Row], arrays: Mapping[str, Row]) -> Iterable[Row]:

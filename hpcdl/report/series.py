@@ -106,6 +106,12 @@ def series_figure(series: Series, colour: str = "p0") -> str:
     )
 
 
+def curves_html(series: Sequence[Series]) -> str:
+    """The curves of a job side by side: what it reports in one colour, what it uses in another."""
+    figures = (series_figure(each, "p0" if each["kind"] == "metric" else "p2") for each in series)
+    return f'<div class="charts curves-of-job">{"".join(figures)}</div>'
+
+
 def _runs(places: Sequence[int]) -> list[list[int]]:
     """Places that follow each other, together."""
     found: list[list[int]] = []

@@ -351,3 +351,14 @@ def test_tags_and_links_stand_below_the_name() -> None:
     ]  # fmt: skip
     assert all('rel="noopener noreferrer"' in each for each in anchors)
     assert "javascript:" not in text
+
+
+def test_curves_of_a_job_that_runs() -> None:
+    points = {"at": [1.0, 2.0], "step": [1, 2], "mean": [2.0, 1.0], "low": [2.0, 1.0], "high": [2.0, 1.0]}
+    curve = {"name": "<b>", "label": "<b>", "kind": "metric", "unit": "", "samples": 2, "not_finite": 0, "first": 2.0,
+             "not_finite_since": None, "last": 1.0, "low": 1.0, "high": 2.0, "mean": 1.5, "points": points}  # fmt: skip
+    text = drawn(answer(curves={"1": [curve], "99": [curve]}))
+    assert text.count("<figure") == 1, "of the jobs that are listed"
+    assert "&lt;b&gt;: from 2 to 1" in text
+    assert 'id="curves"' in text
+    assert 'id="curves"' not in drawn(answer())

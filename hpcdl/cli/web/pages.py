@@ -36,6 +36,7 @@ from hpcdl.report.live import (
     section,
 )
 from hpcdl.report.names import breakable, job_mark
+from hpcdl.report.series import curves_html
 
 BACK_S, OVERVIEW_S = 6 * 3600.0, 3 * 3600.0
 FRESH_S = 1.0
@@ -131,9 +132,12 @@ class Pages:
                 return self._away(shown)
             row = self._ask_of(f"/v1/jobs/{job}", f"There is no job {job}.").get("job")
             why, trouble = self._ask(f"/v1/jobs/{job}/why")
+            curves = self._ask(f"/v1/jobs/{job}/series")[0].get("series")
             history = _part(self._recent.history(answer), job=job)
         files = log_files(self._home, job)
         parts = [] if row is None else [self._facts(row, why, float(answer["at"]), shown)]
+        if curves:
+            parts.append(section("curves", "Curves", curves_html(curves)))
         if history.spans:
             parts.append(section("timeline", "On GPUs", lanes(history, shown.local)))
         names = ", ".join(file.path.name for file in files[-20:])

@@ -25,8 +25,10 @@ from hpcdl.daemon.api.estimates import when, when_json
 from hpcdl.daemon.api.http import number_of
 from hpcdl.daemon.api.notices import notice_row
 from hpcdl.daemon.api.rows import Json, RowBuilder, event_row, picked
+from hpcdl.daemon.api.series import series_rows
 from hpcdl.daemon.api.status import status
 from hpcdl.daemon.queue import LastViews
+from hpcdl.daemon.series import Points
 from hpcdl.daemon.time_left import measured_rate
 from hpcdl.wire.messages import HeartbeatMessage
 
@@ -41,6 +43,8 @@ NEWEST = 2000
 MOST_NOTICES = 20
 MOST_EVENTS = 10_000
 """So far back an answer goes, whatever happened in between; it looks at no more of the ledger either."""
+MOST_WITH_CURVES, MOST_CURVES, POINTS = 12, 4, 48
+"""So many jobs have curves, of each so many, of so many points."""
 LOOK = 1000  # events of one look into the ledger, which holds up the controller
 BACK_S = 6 * 3600.0
 BANDS_S = 0.05
@@ -72,7 +76,8 @@ async def overview(api: ApiContext, request: Request) -> Json:
     after = after if after <= last else 0
     records = await _recorded(api, after, last, rows.now)
     beats = api.hub.heartbeats()  # in this thread, in which agents come and go
-    return await asyncio.to_thread(_answer, rows, api.queues.views, state, after, records, beats)
+    curves = {} if api.series is None else {number: api.series.recent(number) for number in rows.world.live}
+    return await asyncio.to_thread(_answer, rows, api.queues.views, state, after, records, beats, curves)
 
 
 async def _recorded(api: ApiContext, after: int, last: int, now: float) -> list[Recorded]:
@@ -94,7 +99,15 @@ def _read(after: int, limit: int, controller: Controller) -> list[Recorded]:
     return controller.journal.read(after, limit)
 
 
-def _answer(rows: RowBuilder, views: LastViews, state: Json, after: int, records: list[Recorded], beats: Beats) -> Json:
+def _answer(
+    rows: RowBuilder,
+    views: LastViews,
+    state: Json,
+    after: int,
+    records: list[Recorded],
+    beats: Beats,
+    series: Mapping[int, Points],
+) -> Json:
     world, now = rows.world, rows.now
     running = sorted((world.jobs[number] for number in world.live if world.jobs[number].running is not None), key=_size)
     waiting = sorted(
@@ -113,6 +126,7 @@ def _answer(rows: RowBuilder, views: LastViews, state: Json, after: int, records
         "running_more": max(0, len(running) - MOST_JOBS),
         "waiting": _drawn(rows, views, listed),
         "waiting_more": len(waiting) - len(listed),
+        "curves": _curves(running[:MOST_JOBS], series),
         "arrays": _arrays([*running[:MOST_JOBS], *listed], waiting),
         "failed": [_only(rows.job(job, ()), _FAILED_KEYS) for job in _failed(world)],
         "notices": [notice_row(world, each, now) for each in islice(world.notices.values(), MOST_NOTICES)],
@@ -122,6 +136,12 @@ def _answer(rows: RowBuilder, views: LastViews, state: Json, after: int, records
         "after": after,
         "last": world.seq,
     }
+
+
+def _curves(running: Iterable[Job], series: Mapping[int, Points]) -> Json:
+    """Some curves of the first jobs that have any, by id."""
+    known = [(job.id, points) for job in running if (points := series.get(job.id))]
+    return {str(number): series_rows(points, POINTS)[:MOST_CURVES] for number, points in known[:MOST_WITH_CURVES]}
 
 
 def _listed(waiting: Iterable[Job]) -> list[Job]:

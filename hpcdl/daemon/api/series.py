@@ -4,11 +4,12 @@ import asyncio
 
 from starlette.requests import Request
 
-from hpcdl.core.model.series import MOST, USE, Point, series_json, thinned
+from hpcdl.core.model.series import MOST, USE, series_json, thinned
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem, number_of
 from hpcdl.daemon.api.jobs import existing
 from hpcdl.daemon.api.rows import Json
+from hpcdl.daemon.series import Points
 
 LEAST = 4
 """Points that a series is thinned to."""
@@ -22,9 +23,10 @@ async def series(api: ApiContext, request: Request) -> Json:
         raise ApiProblem(400, f"points must be {LEAST} or more")
     number = (await existing(api, request)).id
     points = {} if api.series is None else await api.series.points(number)
-    return await asyncio.to_thread(_answer, number, {name: list(each) for name, each in points.items()}, most)
+    return {"job": number, "series": await asyncio.to_thread(series_rows, points, most)}
 
 
-def _answer(job: int, found: dict[str, list[Point]], most: int) -> Json:
+def series_rows(found: Points, most: int) -> list[Json]:
+    """The series as JSON, metrics first, of each at most so many points."""
     names = sorted(found, key=lambda name: (name in USE, list(USE).index(name) if name in USE else 0, name))
-    return {"job": job, "series": [series_json(name, thinned(found[name], most)) for name in names if found[name]]}
+    return [series_json(name, thinned(found[name], most)) for name in names if found[name]]

@@ -14,12 +14,14 @@ import pytest
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.series import Point
 from hpcdl.core.model.world import JobEnd, JobState, LastAttempt
 from hpcdl.daemon.api import overview
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.http import ApiProblem
+from hpcdl.daemon.series import SeriesKeeper
 from hpcdl.report.live import PageState, Recent, now_page
-from hpcdl.wire.messages import GpuLine, HeartbeatMessage
+from hpcdl.wire.messages import GpuLine, HeartbeatMessage, MetricLine
 from tests.support.stage import Stage, running
 
 
@@ -144,3 +146,31 @@ def test_what_failed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [job.id for job in overview._failed(stage.world)] == [3, 5]
     monkeypatch.setattr(overview, "NEWEST", 1)
     assert [job.id for job in overview._failed(stage.world)] == [5]
+
+
+def test_it_has_some_curves_of_the_jobs_that_run() -> None:
+    stage = running(2, "12")
+    scene = Scene(stage)
+
+    async def nothing(job: int) -> dict[str, list[Point]]:
+        return {}
+
+    keeper = SeriesKeeper(lambda: stage.world, lambda: 7.0, lambda changes: None, nothing)
+    names = [f"m{number}" for number in range(9)]
+    points = tuple((0.0, step, 1.0, 1.0, 1.0, 1.0, 1, 0) for step in range(200))
+
+    async def heard() -> None:
+        lines = tuple(MetricLine(1, stage.world.jobs[1].last_incarnation, name, points) for name in names)
+        keeper.heard("n1", HeartbeatMessage((), (), (), lines))
+        while not keeper.recent(1):
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(heard(), 60))
+    assert scene.ask()["curves"] == {}
+    scene.api.series = keeper
+    curves = scene.ask()["curves"]
+    assert list(curves) == ["1"]
+    assert [each["name"] for each in curves["1"]] == names[: overview.MOST_CURVES]
+    for each in curves["1"]:
+        steps = each["points"]["step"]
+        assert (steps[0], steps[-1], len(steps) <= overview.POINTS) == (0, 199, True)
