@@ -40,7 +40,8 @@ def test_a_background_that_slows_its_foreground_down_is_held_back(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     (tmp_path / "steps").write_bytes(bytes(8))
-    cluster = make_cluster(gpus=1, sharing=True).start()
+    os.mkfifo(tmp_path / "control")
+    cluster = make_cluster(gpus=1, sharing=True, mps_pipe_directory=str(tmp_path)).start()
     front = submit(cluster, "foreground", tmp_path / "steps")
     back = submit(cluster, "background", tmp_path / "steps")
     cluster.until(lambda: any(each.get("slowdown") is not None for each in throttled(cluster, back)))
@@ -50,6 +51,9 @@ def test_a_background_that_slows_its_foreground_down_is_held_back(
 
     # Without its agent nobody knows what it costs: the gate is closed, and a suspend gets through it all the same.
     trainer, agent = cluster.trainer_pid(back), cluster.agent_pid()
+    priorities = [processes.variable(cluster.trainer_pid(job), "CUDA_MPS_CLIENT_PRIORITY") for job in (front, back)]
+    assert priorities == ["0", "1"]
+    assert processes.variable(trainer, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=2048M"
     socket = processes.variable(trainer, "HPCDL_SOCKET")
     assert socket is not None
     page = SharePage(Path(socket).parent)

@@ -64,7 +64,8 @@ def test_without_daemon_and_batch_system_it_says_what_there_is(outside: Path, hp
     found = by_name(done.value)
     assert (done.code, done.value["ok"], done.value["batch"]) == (0, True, None)
     assert list(found) == [
-        "python", "packages", "home", "file system", "gpus", "daemon", "clock", "settings", "batch system",
+        "python", "packages", "home", "file system", "gpus", "daemon", "clock", "settings", "sharing",
+        "batch system",
     ]  # fmt: skip
     assert found["batch system"]["detail"].startswith("none: not on PATH (slurm: sinfo squeue; lsf: bjobs bsub lsid)")
     assert found["daemon"]["next"] == "hpcdl daemon start"
