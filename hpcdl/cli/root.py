@@ -31,7 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "annotate": ("hpcdl.cli.jobs", "annotate", "Write your own KEY=VALUE about jobs."),
         "retry": ("hpcdl.cli.jobs", "retry", "Queue failed or cancelled jobs again."),
         "wait": ("hpcdl.cli.jobs", "wait", "Wait until jobs are finished."),
-        "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
+        "logs": ("hpcdl.cli.logs", "logs", "Print the output of jobs."),
         "exec": ("hpcdl.cli.exec", "execute", "Run a command beside a running job, on its node."),
         "attach": ("hpcdl.cli.exec", "attach", "Open a shell beside a running job, on its node."),
         "drill": ("hpcdl.cli.drill", "drill", "Test that a running job survives preemption."),

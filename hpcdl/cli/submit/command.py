@@ -138,7 +138,7 @@ def submit(
         found, entries = read(ctx, file)
     else:
         if not command and like is None:
-            raise click.UsageError("say what to run: hpcdl submit -- COMMAND, or --file FILE, or --like JOB", ctx)
+            raise click.UsageError("say what to run: hpcdl submit -- COMMAND, --file FILE or --like JOB", ctx)
         job, batch = call.job(given, ping=no_spool)
         found, entries = [job], [job.entry()]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
