@@ -21,7 +21,7 @@ from hpcdl.core.model.units import fold_nodes
 if TYPE_CHECKING:
     from hpcdl.core.model.gpu_use import GpuUse
 
-_FOLDED = ("id", "name", "array", "array_index", "sweep", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
+FOLDED = ("id", "name", "array", "array_index", "sweep", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
 
 def _kind_of(ctx: click.Context) -> Kind:
@@ -126,7 +126,7 @@ class Jobs(List):
             answer = client.get(path_with("/v1/jobs", **query, fields=few))
             rows = self.kind.sort(answer["jobs"], self.by)
             return Listing({**answer, "jobs": rows}, [row["id"] for row in rows], [])
-        fields = self.kind.needs(self.shown, self.by, _FOLDED if self.folds else ("id",))
+        fields = self.kind.needs(self.shown, self.by, FOLDED if self.folds else ("id",))
         answer = client.get(path_with("/v1/jobs", **query, fields=fields, by="column"))
         columns, number = answer["columns"], answer["count"]
         if not number:
@@ -148,7 +148,7 @@ class Jobs(List):
         """A line for each array, with its best member by the order."""
         from hpcdl.cli.job_table import SWEEP_COLUMNS, sweeps_of
 
-        fields = self.kind.needs((), self.by, _FOLDED) + ",metric"
+        fields = self.kind.needs((), self.by, FOLDED) + ",metric"
         answer = client.get(path_with("/v1/jobs", **query, fields=None if output is Output.JSON else fields))
         sweeps = sweeps_of(self.kind.sort(answer["jobs"], self.by))
         value = [{key: each[key] for key in ("id", "name", "jobs", "states", "best")} for each in sweeps]

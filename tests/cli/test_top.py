@@ -98,6 +98,41 @@ def test_keys_on_a_terminal(jobs: FakeDaemon) -> None:
         assert termios.tcgetattr(top.its) == top.before
 
 
+def test_keys_that_act_on_jobs_and_follow_output(jobs: FakeDaemon) -> None:
+    folder = jobs.home / "logs" / "1"
+    folder.mkdir(parents=True)
+    (folder / "1.n1.log").write_bytes(b"epoch 1\r50 %\rfirst line\n\xff second\n")
+    with terminal(jobs, "--every", "0.2") as top:
+        top.until(b"resnet", b"? help")
+        top.press(b"?")
+        top.until(b"keys of hpcdl top")
+        top.press(b"\x1b[A")
+        top.until(b"ID  NAME")
+        top.press(b"jl")
+        top.until(b"job 1, attempt 1 on n1", b"first line", b"second")
+        with open(folder / "1.n1.log", "ab") as log:
+            log.write(b"third")
+        top.until(b"third")
+        top.press(b"q")
+        top.until(b"ID  NAME")
+        top.press(b"x")
+        top.until(b"cancel job 1 (resnet)? y or n")
+        top.press(b"n")
+        top.until(b"? help")
+        assert jobs.world.jobs[1]["state"] == "RUNNING"
+        top.press(b"z")
+        top.until(b"1: SUSPENDED now")
+        top.press(b"xy")
+        top.until(b"1: CANCELLED now")
+        assert jobs.world.jobs[1]["state"] == "CANCELLED"
+        jobs.answers["/v1/jobs/verb"] = (409, b'{"schema":1,"error":"no, %s","code":"x"}' % (b"y" * 300))
+        top.press(b"u")
+        top.until(b"no, yyy")
+        top.press(b"q")
+        top.until(b"\x1b[?1049l")
+        assert top.process.wait(SOON_S) == 0
+
+
 def test_another_size_and_no_colour(jobs: FakeDaemon) -> None:
     with terminal(jobs, "--every", "600", NO_COLOR="1") as top:
         top.until(b"q quit")

@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl.cli.output import width_of
 from hpcdl.cli.show import why_lines
-from hpcdl.cli.top import KEYS, Answers, TopView, draw, keys
+from hpcdl.cli.top import HELP, KEYS, Answers, LogTail, TopView, draw, ids_of, keys
 from tests.cli.fake import row
 
 STATUS = {
@@ -45,7 +45,7 @@ def test_the_whole_of_it() -> None:
         "GPUs  1 held, 1 free of 2; load now 25 %, 50 % on those held; 240 W",
         "jobs  1 QUEUED, 2 RUNNING",
         "saved  1 of 2 running jobs; 17 steps not saved yet",
-        "n1:0 #####.....  50%  8.0/16G 1.2       n1:1 ..........   0%  0.0/16G -",
+        "n1:0 ##...  50%  8.0/16G 200W 1.2       n1:1 .....   0%  0.0/16G  40W -",
         "",
         "ID  NAME  STATE    GPUS  DONE    ETA  REASON",
         " 1  b     RUNNING   1/1  50 %  1m00s  needs 1 GPU, 0 free",
@@ -98,7 +98,9 @@ def test_gpus_that_cannot_be_used_and_those_without_room() -> None:
     assert text(TopView(Answers(STATUS, gone, ())), 80)[1].startswith("GPUs  0 held, 0 free of 3, 2 not usable, 1 away")
     assert "!lost!" in lines[4]
     assert "!excluded!" in lines[5]
-    assert "??????????" in lines[6]
+    assert "?????   - " in lines[6]
+    (wide,) = (line for line in text(TopView(Answers(STATUS, bad[:1], ())), 50) if "0:" not in line and "n1:2" in line)
+    assert "??????????" in wide
     crowded = text(TopView(Answers(STATUS, nodes(100), JOBS)))
     assert any(line.startswith("… ") and line.endswith(" more GPUs: hpcdl ls gpus") for line in crowded)
     assert any(line.startswith(" 3  wait") for line in crowded)
@@ -129,7 +131,48 @@ def test_why_in_place_of_the_table_and_trouble_in_place_of_the_keys() -> None:
     assert text(replace(VIEW, note="no daemon is running"))[-1] == "no daemon is running"
 
 
+MEMBERS = [
+    row(number, name=f"sweep[lr={number / 10}]", array=5, array_index=number - 5, sweep={"lr": str(number / 10)})
+    for number in range(5, 15)
+]
+
+
+def test_an_array_is_one_line_until_it_is_unfolded() -> None:
+    jobs = [*JOBS, *MEMBERS, row(15, name="last")]
+    view = TopView(Answers(STATUS, nodes(), jobs), chosen=3)
+    assert [each["id"] for each in view.jobs()] == [1, 2, 3, "5-14", 15]
+    assert (view.near(1), replace(view, chosen=5).near(1), replace(view, chosen=9).near(-1)) == (5, 15, 3)
+    (line,) = (line for line, style in draw(replace(view, chosen=9), 80, 24) if style == "chosen")
+    assert line.lstrip().startswith("5-14  sweep[lr=0.5..1.4]")
+    assert ids_of(view.jobs()[3]) == list(range(5, 15))
+    wide = replace(view, expanded=frozenset({5}), chosen=5)
+    assert [each["id"] for each in wide.jobs()] == [1, 2, 3, *range(5, 16)]
+    assert wide.near(1) == 6
+
+
+def test_a_question_and_what_became_of_it_are_in_the_last_line() -> None:
+    assert text(replace(VIEW, question="cancel job 1? y or n", note="x", told="y"))[-1] == "cancel job 1? y or n"
+    assert text(replace(VIEW, told="1: CANCELLED now"))[-1] == "1: CANCELLED now"
+    assert len(KEYS) + len("[id]  ") <= 80
+    assert max(map(len, HELP)) <= 80
+    assert len(HELP) + 8 <= 24, "it is shown below the GPUs"
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (20, 5), (40, 3)])
+def test_the_output_of_a_job(width: int, height: int) -> None:
+    lines = [f"step {number} \x1b[31m" + "字" * 100 for number in range(100)]
+    log = LogTail(1, "job 1, attempt 1 on n1", lines)
+    drawn = text(replace(VIEW, log=log), width, height)
+    assert len(drawn) == height
+    assert max(map(width_of, drawn)) <= width
+    assert not any("\x1b" in line for line in drawn)
+    assert drawn[-2].startswith("step 99 ")
+    assert text(replace(VIEW, log=replace(log, up=9)), width, height)[-2].startswith("step 90 ")
+    assert text(replace(VIEW, log=LogTail(1, "job 1")))[-1].startswith("l back")
+
+
 def test_keys() -> None:
+    assert keys(b"\x1b[5~\x1b[6~\x1b[Hx") == ["page up", "page down", "home", "x"]
     assert keys(b"jq") == ["j", "q"]
     assert keys(b"\x1b[A\x1bOBs") == ["up", "down", "s"]
     assert keys(b"\x1b[15~q") == [], "a key that means nothing here"
