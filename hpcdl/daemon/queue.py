@@ -78,6 +78,11 @@ class Queue:
             "" if left is None else f", {'resumes' if place.resumes else 'starts'} in {left}"
         )
 
+    def is_alike(self, other: "Queue") -> bool:
+        """Whether the other one says the same of a job that is in both or in neither, and has a place in none."""
+        full = len(self.places) >= PLACES
+        return self.nodes == other.nodes and full == (len(other.places) >= PLACES)
+
     def position(self, job: Job) -> int | None:
         """Its place, from 1; None for a job that has none, or has GPUs by now."""
         place = self.places.get(job.id)

@@ -74,7 +74,8 @@ class RowBuilder:
         """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to compute.
 
         The row of a job that has no incarnation and is to have no GPUs follows from the job, its target, the reasons,
-        `nothing` and `queue.text` alone; that of a finished one from the job alone (`JobList` relies on it).
+        `nothing`, `queue.text` and `queue.note` alone; that of a finished one from the job alone (`JobList` relies on
+        it).
         """
         spec, running = job.spec, job.running
         placement = running.placement if running is not None else None

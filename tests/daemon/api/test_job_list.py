@@ -1,12 +1,15 @@
 """Which jobs `GET /v1/jobs` answers with, and that rows which are kept are those that would be made anew."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.job import JobSpec
+from hpcdl.daemon import queue
+from hpcdl.daemon.api import job_list
 from hpcdl.daemon.api.http import ApiProblem, Encoded, json_answer
 from hpcdl.daemon.api.job_list import JobList, JobQuery
 from hpcdl.daemon.api.rows import JOB_KEYS, RowBuilder
@@ -137,6 +140,74 @@ def test_rows_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         asked(kept, rows_of(stage), all="1", fields="id")
     assert made == [1, 2, 3, 4, 1, 1], "only what runs changes by itself"
+
+
+FIELDS = "id,name,state,reason,note,gpus,started_at,held,metric"
+
+
+def test_runs_of_waiting_jobs_are_as_new(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_list, "RUN", 4)
+    monkeypatch.setattr(queue, "PLACES", 3)
+    for at in range(20):
+        stage.send(
+            cmd.Submit((JobSpec(("train",), f"w{at}", gpus_min=1 + at % 2, gpus_max=2, steps=100 + at),), f"r{at}")
+        )
+    queues, kept = queue.Queues(stage.profiles, monotonic=lambda: 0.0), JobList()
+    query = JobQuery.of({"fields": FIELDS, "by": "column"})
+    seen = set()
+    for number in range(14):
+        rows = replace(rows_of(stage), queue=queues.look(stage.world, stage.now))
+        monkeypatch.setattr(job_list, "MANY", 0)
+        found = kept.answer(rows, query)
+        again = kept.answer(rows, query)
+        monkeypatch.setattr(job_list, "MANY", 1_000)
+        anew = json.loads(JobList().answer(rows, query))
+        assert json.loads(found) == anew, number
+        assert json.loads(again) == anew, number
+        seen.add(found)
+        match number:
+            case 1:
+                stage.send(cmd.Hold(9))
+            case 2:
+                stage.send(cmd.Cancel(7))
+            case 4:
+                stage.send(cmd.Retry(7))  # now it is the last of the unfinished ones
+            case 6:
+                stage.send(cmd.Cancel(1))
+            case 8:
+                stage.send(cmd.Drain("n1", None, True, "maintenance"))
+            case 10:
+                stage.send(cmd.Submit((JobSpec(("train",), "late"),), "late"))
+            case 11:
+                stage.send(cmd.Cancel(10), cmd.Cancel(11), cmd.Cancel(12), cmd.Cancel(13))
+        stage.run(0.5)
+    assert len(seen) > 8, "nothing changed, so nothing was tested"
+
+
+def test_a_run_is_made_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    whole = RowBuilder.job
+
+    def job(self: RowBuilder, job: Any, keys: Any = None) -> Any:
+        made.append(job.id)
+        return whole(self, job, keys)
+
+    for at in range(8):
+        stage.send(cmd.Submit((JobSpec(("train",), f"w{at}", gpus_min=64, gpus_max=64),), f"r{at}"))
+    stage.run(0.5)
+    monkeypatch.setattr(job_list, "MANY", 0)
+    monkeypatch.setattr(job_list, "RUN", 4)
+    monkeypatch.setattr(RowBuilder, "job", job)
+    kept, query = JobList(), JobQuery.of({"fields": FIELDS, "by": "column"})
+    kept.answer(rows_of(stage), query)
+    assert sorted(made) == list(stage.world.active)
+    made.clear()
+    kept.answer(rows_of(stage), query)
+    assert made == [1], "only what runs"
+    stage.send(cmd.Hold(9))
+    made.clear()
+    kept.answer(rows_of(stage), query)
+    assert set(made) == {1, 8, 9, 10, 11}, "and the run in which a job changed"
 
 
 def test_a_written_answer_can_still_be_looked_into() -> None:
