@@ -1,6 +1,6 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
-# make test    every test, four at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
+# make test    every test, four at a time; on a real Slurm and in Chromium too, which it installs where it may   (JOBS=N)
 # make test-frameworks   trainers of the real PyTorch, TensorFlow, JAX, Horovod and others, and what holds; installs them   (30 minutes)
 # make lint    formatting, ruff, mypy; the trainer library on Python 3.8
 # make venv    only the environment in .venv, with hpcdl in it
@@ -40,11 +40,12 @@ smoke: venv
 # Many tests wait for processes, and start hundreds of them, which is faster where what was compiled is kept.
 test: expect $(VENV)/.installed-test
 	@.ci/slurm
+	@.ci/chromium
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 expect:
 	@echo "hpcdl: every test: about 12 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
-	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm, where it may (.ci/slurm)"
+	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm and Chromium, where it may (.ci/slurm, .ci/chromium)"
 
 $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
 	@.ci/frameworks $(FRAMEWORKS) $(BIN)/python

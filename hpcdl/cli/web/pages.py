@@ -41,7 +41,7 @@ from hpcdl.report.series import curves_html
 BACK_S, OVERVIEW_S = 6 * 3600.0, 3 * 3600.0
 FRESH_S = 1.0
 """An answer is drawn for so long before the daemon is asked again, whoever looks."""
-EVERY_S, EVERY_LARGE_S = 3.0, 10.0
+EVERY_S, EVERY_LARGE_S = 2.0, 10.0
 """A browser asks for a page again so often; for one of more than LARGE GPUs."""
 LARGE = 256
 JOBS = 500

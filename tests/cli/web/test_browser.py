@@ -1,0 +1,337 @@
+"""`hpcdl web`, and a page as a file, in a real Chromium: what people do with it, and that it never says an error.
+
+The browser comes through a TCP port that leads to the Unix socket, as by `ssh -L`. One browser and one server for the
+module; each test has a window of its own.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+from tests.cli.test_page import tell as tell_page
+from tests.cli.web.site import SOON_S, Site, host_of, site, tell, two_jobs
+from tests.report.test_live import answer, gpu, node, row
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+SOON_MS = 1000 * SOON_S
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def missing() -> str:
+    """What keeps these tests from running, in one line with the next step; "" where nothing does."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed: pip install playwright"
+    return "" if CHROMIUM else "no chromium: sudo apt-get install --no-install-recommends chromium"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Browser"]:
+    if said := missing():
+        if os.environ.get("HPCDL_REQUIRE_CHROMIUM") == "1":
+            pytest.fail(f"no browser to test with: {said}", pytrace=False)
+        pytest.skip(said)
+    from playwright.sync_api import sync_playwright
+
+    home = tmp_path_factory.mktemp("chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            env={**os.environ, "HOME": str(home)},
+            timeout=SOON_MS,
+        )
+        yield found
+        found.close()
+
+
+class Forward:
+    """A port of 127.0.0.1 that leads to a Unix socket, as `ssh -L PORT:SOCKET` makes it."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = str(target)
+        self.port = 0
+        self._listens = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        assert self._listens.wait(SOON_S)
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.port = int(server.sockets[0].getsockname()[1])
+        self._listens.set()
+        await self._end.wait()
+        server.close()  # what is still open is cancelled with the loop
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            their_reader, their_writer = await asyncio.open_unix_connection(self._target)
+            await asyncio.gather(self._carry(reader, their_writer), self._carry(their_reader, writer))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    @staticmethod
+    async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while piece := await reader.read(1 << 16):
+                writer.write(piece)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        """The end of all connections."""
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(SOON_S)
+        assert not self._thread.is_alive()
+
+
+@dataclass
+class Window:
+    """A window that has opened a link, and what its pages said."""
+
+    context: "BrowserContext"
+    page: "Page"
+    base: str
+    said: list[str] = field(default_factory=list)
+
+    def go(self, path: str) -> "Page":
+        self.page.goto(self.base + path)
+        return self.page
+
+
+@dataclass
+class Scene:
+    fake: FakeDaemon
+    home: Path
+    site: Site
+    port: int
+
+
+@pytest.fixture(scope="module")
+def scene(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    home = tmp_path_factory.mktemp("web") / "home"
+    home.mkdir(mode=0o700)
+    fake = FakeDaemon(home).start()
+    tell(fake, **two_jobs())
+    with site(home) as found:
+        link = found.next_link()
+        assert found.socket is not None
+        forward = Forward(found.socket)
+        try:
+            found.read = 0  # the first link is for the first window
+            assert link
+            yield Scene(fake, home, found, forward.port)
+        finally:
+            forward.close()
+            fake.close()
+
+
+def listening(page: "Page") -> list[str]:
+    """All that a page says of errors, from now on."""
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    return said
+
+
+def until(page: "Page", condition: str) -> None:
+    """Waits until an expression of JavaScript is true. Playwright's own way is `eval`, which our policy forbids."""
+    end = time.monotonic() + SOON_S
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"never {condition}: {page.inner_text('body')[:3000]}"
+        page.wait_for_timeout(50)
+
+
+@pytest.fixture
+def window(browser: "Browser", scene: Scene) -> Iterator[Window]:
+    """A window whose link was opened; at its end nothing was wrong in it."""
+    tell(scene.fake, **two_jobs())
+    link = scene.site.next_link()
+    host = host_of(link).partition(":")[0]
+    base = f"http://{host}:{scene.port}"
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(SOON_MS)
+    page = context.new_page()
+    said = listening(page)
+    page.goto(base + "/open/" + link.partition("/open/")[2])
+    page.wait_for_url(base + "/")
+    page.wait_for_selector("#running")
+    yield Window(context, page, base, said)
+    context.close()
+    assert said == []
+
+
+def test_a_link_opens_one_browser(browser: "Browser", scene: Scene, window: Window) -> None:
+    (cookie,) = window.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert "open" not in window.page.url
+    assert window.page.evaluate("document.cookie") == ""
+    used = scene.site.printed.decode().split()
+    secret = next(word for word in used if "/open/" in word).partition("/open/")[2]
+    other = browser.new_context()
+    try:
+        answered = other.new_page().goto(f"{window.base}/open/{secret}")
+        assert answered is not None
+        assert answered.status == 403
+        assert other.cookies() == []
+        refused = other.new_page().goto(f"{window.base}/")
+        assert refused is not None
+        assert refused.status == 403
+    finally:
+        other.close()
+
+
+def test_filter_and_sort(window: Window) -> None:
+    page = window.page
+    rows = page.locator("#waiting tbody tr:visible")
+    assert rows.count() == 7
+    page.fill("#filter", "vgg-5")
+    until(page, "document.querySelectorAll('#waiting tbody tr:not([hidden])').length === 1")
+    assert "vgg-5" in rows.inner_text()
+    assert page.locator("#running tbody tr:visible").count() == 0
+    page.fill("#filter", "")
+    until(page, "document.querySelectorAll('#waiting tbody tr:not([hidden])').length === 7")
+    page.get_by_role("button", name="Job").nth(0).click()
+    page.get_by_role("button", name="Job").nth(0).click()
+    until(page, "document.querySelector('#waiting tbody tr').textContent.includes('vgg-8')")
+    # A filter is kept when the page is looked at again.
+    page.fill("#filter", "resnet")
+    page.reload()
+    until(page, "document.querySelectorAll('#waiting tbody tr:not([hidden])').length === 0")
+
+
+def test_a_job_changes_while_it_is_looked_at(scene: Scene, window: Window) -> None:
+    page = window.page
+    assert "RUNNING" in page.locator("#running").inner_text()
+    tell(scene.fake, **two_jobs("SUSPENDING"))
+    until(page, "document.querySelector('#running').textContent.includes('SUSPENDING')")
+    tell(scene.fake, running=[], names={}, nodes=[node("n1", gpu(0))])
+    until(page, "document.querySelector('#running').textContent.includes('No job holds a GPU.')")
+
+
+def test_a_log_is_followed(scene: Scene, window: Window) -> None:
+    folder = scene.home / "logs" / "1"
+    folder.mkdir(parents=True)
+    log = folder / "1.n1.log"
+    log.write_bytes(b"<img src=x onerror=alert(1)> first\n")
+    page = window.page
+    page.get_by_role("link", name="1", exact=True).first.click()
+    page.wait_for_url("**/job/1")
+    until(page, "document.querySelector('#log').textContent.includes('onerror=alert(1)> first')")
+    assert page.locator("#log img").count() == 0
+    with log.open("ab") as file:
+        file.write(b"\x1b[31msecond\x1b[0m\n")
+    until(page, "document.querySelector('#log').textContent.endsWith('first\\nsecond\\n')")
+    assert "job 1 holds n1:0" in page.locator("#facts").inner_text()
+
+
+def test_the_daemon_goes_and_comes(scene: Scene, window: Window) -> None:
+    page = window.page
+    scene.fake.kill()
+    try:
+        page.wait_for_selector("html.stale")
+        until(page, "document.body.textContent.includes('This is how it was at')")
+    finally:
+        scene.fake.start()
+    page.wait_for_selector("html:not(.stale)")
+
+
+def zoomed(page: "Page") -> float:
+    return float(page.evaluate("parseFloat(document.querySelector('.zoomable .plot svg').getAttribute('width'))"))
+
+
+def test_the_timeline_zooms_by_brush(window: Window) -> None:
+    page = window.page
+    plot = page.locator(".zoomable .plot")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.25 * box["width"], y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], y, steps=5)
+    page.mouse.up()
+    until(page, "parseFloat(document.querySelector('.zoomable .plot svg').getAttribute('width')) > 350")
+    assert zoomed(page) == pytest.approx(400, rel=0.1)
+    page.get_by_role("button", name="All").click()
+    until(page, "document.querySelector('.zoomable .plot svg').getAttribute('width') === '100%'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_a_telephone(window: Window, scheme: Any) -> None:
+    window.page.set_viewport_size({"width": 400, "height": 800})
+    window.page.emulate_media(color_scheme=scheme)
+    for path in ("/", "/jobs", "/job/1", "/node/n1", "/timeline"):
+        page = window.go(path)
+        page.wait_for_selector("h1")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+
+
+def large() -> dict[str, Any]:
+    """An overview of 1,000 GPUs and 2,000 jobs."""
+    nodes = [
+        node(f"gpu{number:04d}", *(gpu(index, number * 8 + index + 1) for index in range(8))) for number in range(125)
+    ]
+    sweep = {"lr": "0.001", "bs": "64"}
+    running = [
+        row(number, name=f"imagenet-resnet50-lr=0.001-bs=64-seed={number}", state="RUNNING", gpus=1, on=["gpu0001"],
+            step=number, total=9000, saved_step=number, rate=3.3, eta_s=9000.0, sweep=sweep)
+        for number in range(1, 61)
+    ]  # fmt: skip
+    waiting = [
+        row(number, name=f"imagenet-resnet50-seed={number}", starts_in_s=900.0, eta_s=9900.0)
+        for number in range(1001, 1061)
+    ]
+    names = {str(number): f"imagenet-resnet50-seed={number}" for number in range(1, 1001)}
+    return {
+        "nodes": nodes,
+        "running": running,
+        "running_more": 940,
+        "waiting": waiting,
+        "waiting_more": 940,
+        "names": names,
+    }
+
+
+def test_a_large_page_is_small_and_says_no_error(
+    browser: "Browser", hpcdl: Run, fake: FakeDaemon, tmp_path: Path
+) -> None:
+    """Under 1 MB with 1,000 GPUs and 2,000 jobs; benchmarks/page.py says how soon it is painted."""
+    told = answer(**large())
+    tell_page(fake, "login1", **{key: value for key, value in told.items() if key != "after"})
+    target = tmp_path / "now.html"
+    assert hpcdl("page", "-o", target).code == 0
+    assert target.stat().st_size < 1_000_000
+    page = browser.new_page()
+    try:
+        said = listening(page)
+        page.set_default_timeout(SOON_MS)
+        page.goto(target.as_uri())
+        page.wait_for_selector("#filter")
+        page.fill("#filter", "seed=7")
+        until(page, "document.querySelector('[role=status]').textContent.includes(' of 120 rows')")
+        assert said == []
+        assert re.search(r"^\d+ of 120 rows$", page.locator(".tools [role=status]").inner_text())
+        assert json.dumps(page.evaluate("performance.getEntriesByType('resource').length")) == "0", "nothing is loaded"
+    finally:
+        page.close()
