@@ -135,11 +135,13 @@ def job(number: int) -> Job[Any]:
     return found
 
 
-def jobs(*, all: bool = False, state: str | None = None, name: str | None = None) -> list[Job[Any]]:
+def jobs(
+    *, all: bool = False, state: str | None = None, name: str | None = None, tag: str | None = None
+) -> list[Job[Any]]:
     """The unfinished jobs in order of submission; `all`: the finished ones, too. `state`: `"DONE"`, `"RUNNING,QUEUED"`;
-    `name`: a pattern (`train*`)."""
+    `name`, `tag`: patterns (`train*`)."""
     home = job_options.home()
-    query = path_with("/v1/jobs", all=1 if all else None, state=state, name=name, fields="id")
+    query = path_with("/v1/jobs", all=1 if all else None, state=state, name=name, tag=tag, fields="id")
     with Client(home) as client:
         return [Job(row["id"], home) for row in client.get(query)["jobs"]]
 

@@ -198,8 +198,11 @@ def test_a_module_that_submits_when_a_job_imports_it_is_told(fake: FakeDaemon, m
 
 
 def test_jobs_that_there_are(fake: FakeDaemon) -> None:
-    fake.world.jobs |= {1: row(1, state="DONE"), 2: row(2)}
+    fake.world.jobs |= {1: row(1, state="DONE"), 2: row(2, metric=0.25)}
     assert hpcdl.job(2) == hpcdl.jobs()[-1]
+    assert hpcdl.job(2).metric == 0.25
+    _ = hpcdl.jobs(all=True, name="t*", state="DONE,FAILED", tag="x")
+    assert fake.requests[-1][1] == "/v1/jobs?all=1&state=DONE%2CFAILED&name=t%2A&tag=x&fields=id"
     assert hpcdl.job(2).state == "QUEUED"
     with pytest.raises(hpcdl.ApiError, match="there is no job 9"):
         _ = hpcdl.job(9)
