@@ -18,6 +18,7 @@ from hpcdl.wire.http_client import HttpResponse
 if TYPE_CHECKING:
     from hpcdl.daemon.offline import OfflineApi
     from hpcdl.ledger.lease import LeaseHeld
+    from hpcdl.ledger.offline import LedgerCopy
 
 T = TypeVar("T")
 
@@ -52,10 +53,10 @@ class LedgerClient(Client):
 
     def _opened(self, away: ClientError) -> "OfflineApi":
         with ExitStack() as stack:
-            path = stack.enter_context(ledger_at_rest(self.home, away))
+            copy = stack.enter_context(ledger_at_rest(self.home, away))
             from hpcdl.daemon.offline import OfflineApi
 
-            found = OfflineApi(self.home, path)
+            found = OfflineApi(self.home, copy)
             stack.callback(found.close)
             self._stack = stack.pop_all()
         return found
@@ -76,7 +77,7 @@ def tell_as_of(ctx: click.Context, at: float) -> None:
 
 
 @contextmanager
-def ledger_at_rest(home: Path, away: ClientError) -> Iterator[Path]:
+def ledger_at_rest(home: Path, away: ClientError) -> "Iterator[LedgerCopy]":
     """A copy of the ledger of a daemon that is provably gone; `away`: how the daemon was missed.
 
     Raises ClientError: that it does not answer, and the next step.
@@ -90,16 +91,16 @@ def ledger_at_rest(home: Path, away: ClientError) -> Iterator[Path]:
 
     with ExitStack() as stack:
         try:
-            path = proven(home, lambda how: stack.enter_context(copy_at_rest(home, batch_ended=how.get("batch_ended"))))
+            copy = proven(home, lambda how: stack.enter_context(copy_at_rest(home, batch_ended=how.get("batch_ended"))))
         except LeaseHeld as error:
             raise _unproven(home, away, error) from None
         except (JournalError, LeaseError, NotPrivate) as error:
             raise type(away)(f"{away}; {error}") from None
         try:
-            yield path
+            yield copy
         except JournalError as error:
             # In the words of the file that it is a copy of.
-            raise type(away)(f"{away}; {str(error).replace(str(path.parent), str(home))}") from None
+            raise type(away)(f"{away}; {str(error).replace(str(copy.path.parent), str(home))}") from None
 
 
 def proven(home: Path, attempt: Callable[[Mapping[str, Any]], T]) -> T:

@@ -120,8 +120,8 @@ def _story(ctx: click.Context) -> "tuple[Story, float, bool]":
     try:
         events: int = client.get(path_with("/v1/events", after=0, limit=1))["last"]
     except (DaemonAway, CopyWithoutDaemon) as error:
-        with ledger_at_rest(client.home, error) as path:
-            past = _story_in(path, tell)
+        with ledger_at_rest(client.home, error) as copy:
+            past = _story_in(copy.path, tell)
         return past, past.watch.last_at, False
     story: Story | None = None
     if events > _MANY:  # a copy costs the daemon less than so many answers

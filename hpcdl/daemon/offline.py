@@ -29,8 +29,8 @@ from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.series import SeriesKeeper
-from hpcdl.ledger import SqliteJournal, integrity
-from hpcdl.ledger.high_water_mark import read_mark
+from hpcdl.ledger import SqliteJournal
+from hpcdl.ledger.offline import LedgerCopy
 from hpcdl.policies import all_policies
 
 T = TypeVar("T")
@@ -60,14 +60,14 @@ class _StillLoop(ControllerLoop):
 class OfflineApi:
     """Answers GET requests from the copy of a ledger, until `close`."""
 
-    def __init__(self, home: Path, copy: Path) -> None:
+    def __init__(self, home: Path, copy: LedgerCopy) -> None:
         """`home`: whose ledger it is. Raises JournalError where the copy cannot be read, or has lost something."""
         # Handlers log faults of ours; here the answer's line is enough, and stderr is the user's.
         logging.getLogger("hpcdl.daemon").addHandler(logging.NullHandler())
         self._home = home
-        self._journal = SqliteJournal(copy)
+        self._journal = SqliteJournal(copy.path)
         try:
-            integrity.check(self._journal, read_mark(home), home)
+            copy.check(self._journal)
             controller = Controller(
                 self._journal,
                 all_policies(),

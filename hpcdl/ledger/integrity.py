@@ -246,12 +246,12 @@ def missing_in(journal: SqliteJournal, mark: Mark | None, traces: Traces) -> str
     return ""
 
 
-def check(journal: SqliteJournal, mark: Mark | None, home: Path | None = None) -> None:
+def check(journal: SqliteJournal, mark: Mark | None, traces: Traces | None = None) -> None:
     """Raises LedgerShrank where an opened ledger has lost something, and is no backup that was restored.
 
-    `home`: where it belongs, if that is not the folder of the file.
+    `traces`: of its home, where that is not the folder of the file.
     """
-    _judge(journal, mark, traces_of(home or journal.path.parent), None)
+    _judge(journal, mark, traces or traces_of(journal.path.parent), None)
 
 
 def open_resumed(

@@ -20,6 +20,9 @@ from hpcdl.ledger.lease import Lease, free_fence
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from hpcdl.ledger.high_water_mark import Mark, MarkDamaged
+    from hpcdl.ledger.integrity import Traces
+    from hpcdl.ledger.journal import SqliteJournal
     from hpcdl.ledger.records import EventRow
 
 LEDGER_FILE = "ledger.sqlite"
@@ -62,8 +65,25 @@ ATTEMPTS = 20
 """So often a copy is made anew where a daemon came and went meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerCopy:
+    """A copy of a ledger, and what its home said of it at that time: a daemon may go on there meanwhile."""
+
+    path: Path
+    mark: "Mark | MarkDamaged | None"
+    traces: "Traces"
+
+    def check(self, journal: "SqliteJournal") -> None:
+        """Raises JournalError where the copy, opened, does not hold what its home says that it held."""
+        from hpcdl.ledger import integrity
+
+        if isinstance(self.mark, JournalError):
+            raise self.mark
+        integrity.check(journal, self.mark, self.traces)
+
+
 @contextmanager
-def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None) -> Iterator[Path]:
+def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None) -> Iterator[LedgerCopy]:
     """A copy of the ledger of `home`, which nobody has open, in a folder of its own with links to its archive files.
 
     Whoever reads it may bring it to this version. Nothing in `home` is written, and no daemon that starts waits for it.
@@ -71,12 +91,19 @@ def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None
     meanwhile; JournalError where there is no ledger, or not all of it; NotPrivate, and OSError.
     """
     from hpcdl.ledger.database import refuse_foreign_log
+    from hpcdl.ledger.high_water_mark import MarkDamaged, read_mark
+    from hpcdl.ledger.integrity import traces_of
 
     path = _path_of(home)
     with tempfile.TemporaryDirectory(prefix="hpcdl-", ignore_cleanup_errors=True) as folder:
         for _ in range(ATTEMPTS):
             fence = free_fence(home, batch_ended=batch_ended)
-            copy = _copied(home, Path(folder))
+            copy, traces = _copied(home, Path(folder)), traces_of(home)
+            mark: Mark | MarkDamaged | None
+            try:
+                mark = read_mark(home)
+            except MarkDamaged as error:
+                mark = error
             # A daemon takes the lease, with a fence of its own, before it opens the ledger.
             if free_fence(home, batch_ended=batch_ended) == fence:
                 break
@@ -85,7 +112,7 @@ def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None
         if not copy.exists():
             raise JournalError(f"{path} went away: try again in a moment")
         refuse_foreign_log(copy)
-        yield copy
+        yield LedgerCopy(copy, mark, traces)
 
 
 def _copied(home: Path, folder: Path) -> Path:

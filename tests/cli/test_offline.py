@@ -14,7 +14,10 @@ import pytest
 
 from hpcdl.cli.job_row import moment_text
 from hpcdl.client import START
+from hpcdl.config.settings import Config
+from hpcdl.core.model.events import DaemonStarted
 from hpcdl.daemon.api.profiles import ProfileNames, read_known
+from hpcdl.daemon.daemon import open_ledger
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.offline import OfflineApi
 from hpcdl.ledger import Lease, SqliteJournal, offline
@@ -168,6 +171,28 @@ def test_a_daemon_that_starts_meanwhile(home: Path, hpcdl: Run, monkeypatch: pyt
     leases[1].release()
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
     assert "does not answer: if it is just starting" in done.err
+
+
+def test_a_daemon_that_starts_once_the_copy_is_made(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it records there then is not missing in the copy."""
+    made, leases = SqliteJournal, list[Lease]()
+
+    def opened(path: Path) -> SqliteJournal:
+        if not leases:
+            leases.append(Lease.acquire(home, now=1.0))
+            resumed = open_ledger(
+                home, Config(), leases[0].holds, lambda phase: None, accept_loss=False, first_job=1
+            )  # fmt: skip
+            with resumed.journal as journal:
+                journal.append([(journal.load().at + 1, DaemonStarted(leases[0].fence, "1", 1, "h"))])
+        return made(path)
+
+    monkeypatch.setattr("hpcdl.daemon.offline.SqliteJournal", opened)
+    done = hpcdl("ls", "-q")
+    assert leases[0].holds()
+    leases[0].release()
+    assert done.code == 0, done.err
+    assert len(done.out.split()) > 3
 
 
 def test_a_ledger_that_was_torn_cut_or_lost(home: Path, hpcdl: Run) -> None:
