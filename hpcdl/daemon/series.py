@@ -7,10 +7,11 @@ loop's thread.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core.model.series import MOST_NAMES, NAME, USE, Point, Series, not_finite_since, sample, thinned
+from hpcdl.core.model.series import LARGEST, MOST_NAMES, NAME, USE, Point, Series, not_finite_since, sample, thinned
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import World
 from hpcdl.ledger.series import SeriesChange
@@ -29,6 +30,9 @@ FORGET_S = 120.0
 
 FINISHED = 128
 """Points of each series that are kept of a job that is over."""
+
+_MOST_USED = 1e15
+"""More of anything is no measurement."""
 
 Points = Mapping[str, Sequence[Point]]
 
@@ -89,9 +93,9 @@ class SeriesKeeper:
         world, at = self._world(), self._now()
         for line in heartbeat.metrics:
             if line.name not in USE and NAME.fullmatch(line.name) and _is_known(world, line):
-                for age_s, step, last, mean, low, high, samples, not_finite in line.points:
-                    point = Point(at - max(0.0, age_s), step, last, mean, low, high, samples, not_finite)
-                    self._add(line.job, line.name, point, at)
+                for row in line.points:
+                    if (point := _point(at, *row)) is not None:
+                        self._add(line.job, line.name, point, at)
         for job, name, point in _use(world, node, heartbeat, at):
             self._add(job, name, point, at)
 
@@ -171,6 +175,26 @@ class SeriesKeeper:
         return await self._read(job) if found is None or not found.loaded else self.recent(job)
 
 
+def _point(
+    now: float,
+    age_s: float,
+    step: int,
+    last: float | None,
+    mean: float | None,
+    low: float | None,
+    high: float | None,
+    samples: int,
+    not_finite: int,
+) -> Point | None:
+    """A point as an agent says it, `age_s` ago; None of one that cannot be, which no file could hold either."""
+    numbers = [each for each in (last, mean, low, high) if each is not None]
+    if not (0 <= step < 1 << 53 and 0 <= not_finite <= samples < 1 << 31 and samples > 0 and math.isfinite(age_s)):
+        return None
+    if not all(-LARGEST < each < LARGEST for each in numbers) or len({each is None for each in (mean, low, high)}) > 1:
+        return None
+    return Point(min(now, now - age_s), step, last, mean, low, high, samples, not_finite)
+
+
 def _is_known(world: World, line: MetricLine) -> bool:
     """Whether the job is one of the world's, and the attempt its newest."""
     job = world.jobs.get(line.job)
@@ -187,13 +211,13 @@ def _use(world: World, node: str, heartbeat: HeartbeatMessage, at: float) -> Ite
                 gpus.setdefault(holder[0], []).append((line.util, line.memory_mib, line.power_w))
     for job, samples in gpus.items():
         for name, values in zip(("gpu_util", "gpu_memory", "gpu_power"), zip(*samples, strict=True), strict=True):
-            known = [value for value in values if value is not None]
+            known = [value for value in values if value is not None and abs(value) < _MOST_USED]
             if known:
                 yield job, name, _of_several(at, known)
     for trainer in heartbeat.trainers:
         if trainer.job in world.jobs:
             for name, value in (("cpu", trainer.cpu), ("memory", trainer.resident_mib)):
-                if value is not None:
+                if value is not None and abs(value) < _MOST_USED:
                     yield trainer.job, name, sample(at, None, value)
 
 

@@ -101,6 +101,28 @@ def test_only_known_attempts_and_so_many_names_are_kept(stage: Stage) -> None:
     within(test)
 
 
+def test_what_no_file_could_hold_is_left_out(stage: Stage) -> None:
+    ledger, attempt = Ledger(stage), stage.world.jobs[1].last_incarnation
+    nan, inf, huge = float("nan"), float("inf"), 10**400
+    good = (1.0, 1, 2.0, 2.0, 2.0, 2.0, 1, 0)
+    bad: list[Any] = [
+        (nan, *good[1:]), (inf, *good[1:]), (1.0, -1, *good[2:]), (1.0, huge, *good[2:]), (*good[:6], huge, 0),
+        (*good[:6], 0, 0), (*good[:6], 1, 2), (*good[:6], 1, -1), (1.0, 1, inf, *good[3:]),
+        (1.0, 1, 2.0, nan, *good[4:]), (1.0, 1, 2.0, None, *good[4:]),
+    ]  # fmt: skip
+    gpus = (GpuLine(0, huge, huge, inf), GpuLine(1, None, None, nan))
+    trainers = (TrainerLine(4711, 1, 1, 4710, cpu=inf, resident_mib=huge),)
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        lines = [MetricLine(1, attempt, f"m{number}", (row,)) for number, row in enumerate(bad)]
+        keeper.heard("n1", HeartbeatMessage(gpus, trainers, (), (*lines, MetricLine(1, attempt, "loss", (good,)))))
+        await settled(keeper)
+        assert list(await keeper.points(1)) == ["loss"]
+
+    within(test)
+
+
 def test_what_a_job_uses_is_the_mean_of_its_gpus(stage: Stage) -> None:
     ledger = Ledger(stage)
     assert stage.world.holders[GpuRef("n1", 0)][0] == 1
