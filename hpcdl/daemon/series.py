@@ -138,13 +138,15 @@ class SeriesKeeper:
             asyncio.get_running_loop().call_later(GATHER_S, self._hand_over)
 
     def flush(self, most: int | None = None) -> None:
-        """Hands over what has changed, about `most` points of it; those that changed first come first."""
+        """Hands over what has changed, about `most` points of it; whose turn it was comes last the next time."""
         changes: list[SeriesChange] = []
         number_of_points = 0
-        for number, job in self._jobs.items():
+        for number, job in list(self._jobs.items()):
+            if most is not None and number_of_points >= most:
+                break
+            if job.changed:
+                self._jobs[number] = self._jobs.pop(number)
             for name in sorted(job.changed):
-                if most is not None and number_of_points > most:
-                    break
                 first, points = job.series[name].changes()
                 job.changed.discard(name)
                 changes.append(SeriesChange(number, name, first, tuple(points)))

@@ -264,4 +264,9 @@ PUT_STREAM = inserted(stream, replacing=True)
 PUT_ROW = {table.name: inserted(table, replacing=True) for table in PROJECTIONS}
 SETTLE = compiled(update(outbox).where(outbox.c.id == bindparam("number")).values(state=text("'settled'")))
 DROP_STREAM = compiled(delete(stream).where(stream.c.name == bindparam("stream")))
+DROP_SERIES = compiled(
+    delete(series).where(
+        series.c.job == bindparam("of"), series.c.name == bindparam("called"), series.c.place >= bindparam("beyond")
+    )
+)
 DROP_SAMPLES = compiled(delete(sample).where(sample.c.id <= bindparam("last")))

@@ -57,14 +57,17 @@ class SeriesTable:
     def write(self, connection: Connection) -> int:
         """Write what waits, within the caller's transaction; `written` follows the commit."""
         changes, self._rows_after = list(self._waiting.values()), self._rows
-        for change in changes:
-            table = schema.series
-            beyond = (table.c.job == change.job, table.c.name == change.name, table.c.place >= change.first)
-            self._rows_after += len(change.points) - connection.execute(delete(table).where(*beyond)).rowcount
-            places = enumerate(change.points, change.first)
-            rows = [(change.job, change.name, place, *row_of(each)) for place, each in places]
-            if rows:
-                connection.exec_driver_sql(schema.ADD_SERIES, rows)
+        if changes:
+            beyond = [(change.job, change.name, change.first) for change in changes]
+            self._rows_after -= connection.exec_driver_sql(schema.DROP_SERIES, beyond).rowcount
+        rows = [
+            (change.job, change.name, place, *row_of(point))
+            for change in changes
+            for place, point in enumerate(change.points, change.first)
+        ]
+        if rows:
+            connection.exec_driver_sql(schema.ADD_SERIES, rows)
+            self._rows_after += len(rows)
         if self._rows_after > self._most:
             self._drop_oldest(connection, {change.job for change in changes})
         return len(changes)

@@ -189,3 +189,23 @@ def test_quiet_jobs_leave_the_memory_and_finished_ones_are_shortened(monkeypatch
         assert (points[0].step, points[-1].step, sum(point.samples for point in points)) == (1, 400, 231)
 
     within(test)
+
+
+def test_with_little_room_every_job_has_its_turn() -> None:
+    stage = running(4, "12")
+    stage.start("34")
+    stage.until_trains(2, "34")
+    ledger = Ledger(stage)
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        for step in range(1, 4):
+            for job in (1, 2):
+                attempt = stage.world.jobs[job].last_incarnation
+                keeper.heard("n1", HeartbeatMessage((), (), (), (metric(job, attempt, "loss", step),)))
+            await settled(keeper)
+            keeper.flush(1)
+        assert sorted(ledger.stored) == [1, 2]
+        assert [len(each["loss"]) for each in ledger.stored.values()] == [3, 2]
+
+    within(test)
