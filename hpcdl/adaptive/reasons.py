@@ -40,9 +40,10 @@ def _reason(found: OptionMenu, candidate: Candidate, placement: Placement) -> st
     parts = f"{'keeps' if keeps else 'gets'} {where}"
     if mine is None:
         return parts
-    parts += f": {mine.rate / candidate.menu.unit:.1f}x one GPU"
-    if candidate.job.profile is None:
-        parts += ", estimated: it has no profile yet"
+    if gpus * nodes > 1:
+        parts += f": {mine.rate / candidate.menu.unit:.1f}x one GPU"
+        if candidate.job.profile is None:
+            parts += ", estimated: it has no profile yet"
     if not keeps and held is not None:
         parts += f", {mine.stall_s:.0f} s for the change from {held.per_node}"
     more = next((each for each in _above(candidate, mine)), None)

@@ -31,6 +31,12 @@ def test_a_small_gain_is_not_worth_a_stall() -> None:
     assert reasons(plan) == ["keeps 4 of 8 GPUs of n1: 2.6x one GPU; 1 more would gain 4 % and cost 600 s"]
 
 
+def test_one_gpu_is_not_compared_with_one_gpu() -> None:
+    plan = decide(POLICY, view(job(1, gpus_max=1)))
+    (said,) = reasons(plan)
+    assert said == "gets 1 of 8 GPUs of n1"
+
+
 def test_a_job_prefers_the_kind_on_which_it_is_fast() -> None:
     nodes = (node("a", 8, "k80"), node("b", 8, "v100"))
     plan = decide(POLICY, view(job(1, profile=LINEAR), nodes=nodes))
