@@ -13,7 +13,7 @@ import click
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
 from hpcdl.cli.params import REPORT, InputFile, Seconds, replace_file
-from hpcdl.core.model.units import count
+from hpcdl.core.model.units import count, parse_memory_mib
 
 if TYPE_CHECKING:
     from hpcdl.core.model.plan import Policies
@@ -59,6 +59,10 @@ COLUMNS = (
 )  # fmt: skip
 @click.option("-N", "--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Nodes.  [default: the workload's]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), metavar="G", help="GPUs of each of them.")
+@click.option(
+    "--gpu-memory", metavar="SIZE",
+    help="Memory of each GPU, 40G: jobs share one only where both fit.  [default: the workload's]",
+)  # fmt: skip
 @click.option("--gpu-type", default="", metavar="TYPE", help="Their type, as profiles name it: v100, k80.")
 @click.option(
     "--idle-trace", type=InputFile(), metavar="FILE",
@@ -84,6 +88,10 @@ COLUMNS = (
     help="Each job's start-ups, saves and length are drawn, and policies do not know them.  [default: 0]",
 )  # fmt: skip
 @click.option("--mtbf", type=Seconds(), default=0, metavar="SECONDS", help="Mean time between failures of a trainer.")
+@click.option(
+    "--sharing/--no-sharing", default=True,
+    help="Jobs that agreed to it share GPUs, as with the setting `sharing`.  [default: sharing]",
+)  # fmt: skip
 @click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")
 @click.option("--unknown", is_flag=True, help="Policies get no profile: they learn what they can.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
@@ -132,6 +140,7 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
         "seed": conditions.seed,
         "spread": conditions.spread,
         "objective": conditions.objective,
+        "sharing": conditions.sharing,
         "simulated": True,
         "notes": list(workload.notes),
         "runs": [result.to_json(listed) for result in results],
@@ -172,6 +181,12 @@ def _read(ctx: click.Context, options: SimpleNamespace) -> "Workload":
     elif options.gpus_per_node is not None:
         nodes = cluster(1, options.gpus_per_node, kind)
     workload = read_workload(options.workload, _profiles(options, kind), nodes, kind, options.seed)
+    if options.gpu_memory is not None:
+        try:
+            memory_mib = parse_memory_mib(options.gpu_memory)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param_hint="'--gpu-memory'") from None
+        workload = replace(workload, nodes=tuple(replace(spell, memory_mib=memory_mib) for spell in workload.nodes))
     if options.unknown:
         workload = replace(workload, jobs=tuple(replace(job, told=False) for job in workload.jobs))
     return workload
@@ -211,6 +226,7 @@ def _conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespa
             mtbf_s=options.mtbf,
             objective=objective,
             warm=options.warm,
+            sharing=options.sharing,
         )
     except WorkloadError as error:
         raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf')}", ctx) from None

@@ -154,3 +154,17 @@ def test_the_papers_tables_have_the_schema_that_others_read(hpcdl: Run, tmp_path
     unknown = hpcdl("simulate", "papers", "--only", "nobody")
     assert unknown.code == 2
     assert "there are marble, sidecar, genie, unknown" in unknown.err
+
+
+def test_jobs_share_gpus_unless_they_may_not(hpcdl: Run, files: Path) -> None:
+    head = "submit_s,model,gpus,duration_s,share,gpu_memory\n"
+    (files / "pair.csv").write_text(f"{head}0,,1,600,foreground,10G\n0,,1,600,background,10G\n")
+    command = ("simulate", "--workload", files / "pair.csv", "--nodes", 1, "--policy", "marble,deeppool", "--json")
+    shared, kept, small = (
+        hpcdl(*command, *more).value
+        for more in (("--gpu-memory", "40G"), ("--gpu-memory", "40G", "--no-sharing"), ("--gpu-memory", "16G"))
+    )
+    assert (shared["sharing"], kept["sharing"]) == (True, False)
+    seconds = [[run["shared_gpu_s"] > 0 for run in value["runs"]] for value in (shared, kept, small)]
+    assert seconds == [[True, True], [False, True], [False, False]]
+    assert hpcdl(*command, "--gpu-memory", "much").code == 2

@@ -1,4 +1,4 @@
-"""Jobs in CSV: `submit_s,model,gpus,steps|duration_s[,nodes][,deadline_s][,user][,kind][,name]`.
+"""Jobs in CSV: `submit_s,model,gpus,steps|duration_s[,nodes][,deadline_s][,user][,kind][,name][,share][,gpu_memory]`.
 
 What the values mean is the same in YAML: see `job_rules`.
 """
@@ -10,14 +10,14 @@ from hpcdl.sim.readers.source import Place, read_table
 from hpcdl.sim.workload import Workload
 
 REQUIRED = ("submit_s", "model", "gpus")
-OPTIONAL = ("steps", "duration_s", "nodes", "deadline_s", "user", "kind", "name")
+OPTIONAL = ("steps", "duration_s", "nodes", "deadline_s", "user", "kind", "name", "share", "gpu_memory")
 
 
 def read_csv(path: Path, given: ReaderDefaults) -> Workload:
     """The jobs of the file, which must be in the order of their submits; see `job_rules` for what its numbers mean.
 
     `model` is the name of a profile; `deadline_s` a moment on the clock of `submit_s`; each row has steps or a
-    duration_s; `kind` is training (also where it is empty) or inference.
+    duration_s; `kind` is training (also where it is empty) or inference; `share` and `gpu_memory` are as on submit.
     """
     jobs = WorkloadBuilder(Place(path), given)
     for jobs.place, cells in read_table(path, REQUIRED, OPTIONAL):

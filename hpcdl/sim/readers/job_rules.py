@@ -180,7 +180,7 @@ def parse_row(place: Place, values: Mapping[str, Any], given: ReaderDefaults) ->
         kind=text_of(place, values, "kind", "training").lower(),
         name=text_of(place, values, "name"),
         told=told,
-        share=_share_of(place, values),
+        share=share_of(place, values),
         gpu_memory_mib=memory_of(place, values),
     )
 
@@ -210,7 +210,8 @@ def memory_of(place: Place, values: Mapping[str, Any]) -> int | None:
         place.wrong("gpu_memory", str(error))
 
 
-def _share_of(place: Place, values: Mapping[str, Any]) -> Sharing | None:
+def share_of(place: Place, values: Mapping[str, Any]) -> Sharing | None:
+    """`share` among the values of a file; None: it shares with nobody."""
     text = text_of(place, values, "share")
     try:
         return Sharing.from_text(text) if text else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.config.layers import NOT_YAML, check_nesting
+from hpcdl.core.model.job import Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
 from hpcdl.sim.generators import MOST_JOBS, chance, exponential_gaps, poisson
 from hpcdl.sim.readers.job_rules import (
@@ -21,6 +22,7 @@ from hpcdl.sim.readers.job_rules import (
     memory_of,
     parse_asked,
     parse_row,
+    share_of,
     text_of,
 )
 from hpcdl.sim.readers.source import Place, read_text, shown
@@ -197,7 +199,10 @@ def _profiles(place: Place, value: object) -> dict[str, Profile]:
 
 _KEYS: Final = ("process", "seed", "jobs", "span_s", "per_hour", "hours", "mix")
 
-_MIX: Final = ("weight", "model", "steps", "duration_s", "gpus", "nodes", "deadline_after_s", "user", "kind")
+_MIX: Final = (
+    "weight", "model", "steps", "duration_s", "gpus", "nodes", "deadline_after_s", "user", "kind", "share",
+    "gpu_memory",
+)  # fmt: skip
 
 _PROCESSES: Final = {"exponential": ("jobs", "span_s"), "poisson": ("per_hour", "hours")}
 
@@ -216,6 +221,8 @@ class _Sort:
     deadline_after_s: _Range | None
     user: str
     kind: str
+    share: Sharing | None
+    gpu_memory_mib: int | None
 
 
 def draw_rows(place: Place, value: object, given: ReaderDefaults) -> list[WorkloadRow]:
@@ -254,7 +261,8 @@ def _draw(draws: random.Random, sort: _Sort, at: float) -> WorkloadRow:
     steps = None if sort.steps is None else max(1, round(draws.uniform(*sort.steps)))
     duration = None if sort.duration_s is None else draws.uniform(*sort.duration_s)
     deadline = None if sort.deadline_after_s is None else at + draws.uniform(*sort.deadline_after_s)
-    return WorkloadRow(at, sort.model, sort.asked, steps, duration, deadline, sort.user, sort.kind)
+    row = WorkloadRow(at, sort.model, sort.asked, steps, duration, deadline, sort.user, sort.kind)
+    return replace(row, share=sort.share, gpu_memory_mib=sort.gpu_memory_mib)
 
 
 def _sort(place: Place, where: str, entry: object, given: ReaderDefaults) -> _Sort:
@@ -278,6 +286,8 @@ def _sort(place: Place, where: str, entry: object, given: ReaderDefaults) -> _So
         deadline_after_s=ranges["deadline_after_s"],
         user=texts["user"],
         kind=texts["kind"].lower(),
+        share=share_of(place, values),
+        gpu_memory_mib=memory_of(place, values),
     )
 
 

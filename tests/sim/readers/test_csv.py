@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.core.model.job import Sharing
 from hpcdl.core.model.profile import Profile
 from hpcdl.sim.readers import read_throughputs, read_workload
 from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, check_fits, cluster
@@ -226,3 +227,15 @@ def test_the_format_is_found_by_what_a_file_holds(tmp_path: Path) -> None:
     jobs = read(tmp_path, "submit_s,model,gpus,steps\n0,bert,1,5\n").jobs
     assert read(tmp_path, "submit_s,model,gpus,steps\n0,bert,1,5\n", name="plain").jobs == jobs
     assert read(tmp_path, "schema: 1\njobs: [{model: bert, steps: 5}]\n", name="ours").jobs[0].steps == 5
+
+
+def test_jobs_may_share_gpus(tmp_path: Path) -> None:
+    head = "submit_s,model,gpus,steps,share,gpu_memory\n"
+    front, back, alone = read(
+        tmp_path, f"{head}0,rn50,1,9,foreground:5,10G\n0,rn50,1,9,background,900\n0,rn50,1,9,,\n"
+    ).jobs
+    assert (front.share, front.gpu_memory_mib) == (Sharing("foreground", 0.05), 10 * 1024)
+    assert (back.share, back.gpu_memory_mib) == (Sharing("background"), 900)
+    assert (alone.share, alone.gpu_memory_mib) == (None, None)
+    assert refused(tmp_path, f"{head}0,rn50,1,9,both,1G\n").startswith("2: share: 'both': give foreground")
+    assert refused(tmp_path, f"{head}0,rn50,1,9,background,much\n").startswith("2: gpu_memory: ")

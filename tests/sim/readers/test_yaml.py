@@ -1,11 +1,13 @@
 """Our own format of a workload, and arrivals that it describes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.job import Sharing
 from hpcdl.core.model.profile import Profile
 from hpcdl.sim.readers import read_workload
 from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, check_fits, cluster
@@ -194,3 +196,12 @@ def test_aliases_cannot_explode(tmp_path: Path) -> None:
         bomb += f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n"
     assert refused(tmp_path, bomb).startswith(" holds more than 2000000 values")
     assert refused(tmp_path, "schema: 1\njobs: &a [*a]").startswith((" holds more than", "2: "))
+
+
+def test_what_arrives_may_share_gpus(tmp_path: Path) -> None:
+    one = ARRIVALS.replace("kind: inference", "kind: inference, share: background, gpu_memory: 2G", 1)
+    assert one != ARRIVALS
+    drawn, before = read(tmp_path, one).jobs, read(tmp_path, ARRIVALS).jobs
+    assert [replace(job, share=None, gpu_memory_mib=None) for job in drawn] == list(before), "the same jobs"
+    shares = {(job.kind, job.share, job.gpu_memory_mib) for job in drawn}
+    assert shares == {("training", None, None), ("inference", Sharing("background"), 2048)}
