@@ -62,3 +62,25 @@ def test_an_agent_that_comes_back_finds_both(make_cluster: Callable[..., Cluster
     for job in (front, back):
         cluster.check_weights(job, 100)
         assert cluster.job(job)["incarnation"] == 1, "the new agent left both as they were"
+
+
+def test_under_deeppool_a_background_runs_alone_and_beside_but_is_in_nobodys_way(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster(gpus=1).start()
+    cluster.cli("config", "policy", "deeppool")
+    cluster.hold()
+    back = cluster.submit(steps=200, options=BACK)
+    cluster.until_step(back, 20)
+    assert cluster.job(back)["incarnation"] == 1
+    front = cluster.submit(steps=100, options=FRONT)
+    cluster.until_step(front, 20)
+    assert holders(cluster) == [(front,), (back,)], "it was started beside the background, which trains on"
+    assert cluster.job(back)["incarnation"] == 1
+    # One that shares with nobody waits for the foreground, and for no background.
+    alone = cluster.submit(steps=60)
+    cluster.release()
+    cluster.until_done(front, alone, back)
+    for job, steps in ((front, 100), (alone, 60), (back, 200)):
+        cluster.check_weights(job, steps)
+    assert cluster.job(front)["incarnation"] == 1
