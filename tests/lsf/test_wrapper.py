@@ -26,7 +26,7 @@ def test_ids_of_two_worlds(lsf_cluster: LsfCluster, tmp_path: Path) -> None:
     try:
         refused = [
             lsf_cluster.run("bsub", "-w", value, stdin=gpus, **around)
-            for value in (f"ended({ours})", f"done({both})", "done(prep)", f"done({ours}) || done({both})")
+            for value in (f"post_done({ours})", f"done({both})", "done(prep)", f"done({ours}) || done({both})")
         ]
         waits = lsf_cluster.run("bsub", "-w", f"done({ours})", stdin=gpus, **around)
         theirs = lsf_cluster.run("bsub", "-w", f"started({both + 500})", stdin=gpus, **around)
