@@ -125,7 +125,7 @@ async def cycles(folder: Path, number: int) -> dict[str, Any]:
         now += 10.0
         began, began_cpu = time.perf_counter(), time.process_time()
         await gpus.refresh()
-        sent = msg.encode_message(msg.HeartbeatMessage(gpus.lines({}), ()))
+        sent = msg.encode_message(msg.HeartbeatMessage(gpus.lines({}, str), ()))
         heard = msg.decode_message(sent)
         assert isinstance(heard, msg.HeartbeatMessage)
         samples = [GpuTelemetry(now, "n1", each.index, each.util, each.memory_mib, each.power_w) for each in heard.gpus]

@@ -304,7 +304,8 @@ class Agent:
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
         loads = {part.key: part.load for part in self.parts.values() if part.gpus}
         kept = run_folder.kept(self._site.run)
-        return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), kept, self._site.metrics.hand_over())
+        gpus = self._site.gpus.lines(loads, self._site.tag)
+        return msg.HeartbeatMessage(gpus, tuple(lines), kept, self._site.metrics.hand_over())
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 

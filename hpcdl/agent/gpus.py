@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -338,8 +338,9 @@ class Gpus:
                 self._reports.report(GpuChanged(self._node, index, state, detail))
         return tuple(found)
 
-    def lines(self, loads: Mapping[Key, Load]) -> tuple[GpuLine, ...]:
-        """The newest samples; emulated GPUs show what those do that hold them, by these."""
+    def lines(self, loads: Mapping[Key, Load], tag: Callable[[Key], str]) -> tuple[GpuLine, ...]:
+        """The newest samples; emulated GPUs show what those do that hold them, by these. `tag`: of an attempt."""
+        pairs = {uuid: keys for uuid, *keys in self.pairs}
         found = []
         for index, uuid in sorted(self._numbers().items()):
             sample = self._samples.get(uuid)
@@ -350,7 +351,8 @@ class Gpus:
                     sample = shown(sample, together([loads.get(holder[0]) for holder in holders]))
                 known = self._faults.get(uuid)
                 health = sample.health if known is None else known.shown(sample.health)
-                found.append(GpuLine(index, sample.util, sample.memory_used_mib, sample.power_w, health))
+                shares = _shares(sample, {key: tag(key) for key in pairs.get(uuid, ())})
+                found.append(GpuLine(index, sample.util, sample.memory_used_mib, sample.power_w, health, shares))
         return tuple(found)
 
     async def _ask(self) -> None:
@@ -373,6 +375,19 @@ class Gpus:
     def _look(self) -> tuple[Sequence[Gpu], Sequence[GpuSample]]:
         samples = self._source.sample()
         return visible(self._source.list(), self._mask), samples
+
+
+def _shares(sample: GpuSample, tags: Mapping[Key, str]) -> tuple[tuple[int, int, int], ...]:
+    """What each of these attempts has of a GPU's memory, by its processes there; nothing of one without any."""
+    if not tags:
+        return ()
+    taken: dict[Key, int] = {}
+    for pid, mib in sample.process_mib:
+        process = process_of(pid)
+        for key, tag in tags.items():
+            if process is not None and matches(process.tag, tag):
+                taken[key] = taken.get(key, 0) + mib
+    return tuple((*key, mib) for key, mib in taken.items())
 
 
 def _program(pid: int) -> str:

@@ -210,13 +210,15 @@ class MetricLine:
 
 @dataclass(frozen=True, slots=True)
 class GpuLine:
-    """One GPU's sample: utilisation in %, memory in MiB, power in W, health; None where the GPU does not report it."""
+    """One GPU's sample: utilisation in %, memory in MiB, power in W, health; None where the GPU does not report it.
+    `shares`: of each of two attempts that share it, where the driver says it, job, attempt and MiB."""
 
     index: int
     util: int | None
     memory_mib: int | None
     power_w: float | None
     health: Health | None = None
+    shares: tuple[tuple[int, int, int], ...] = ()
 
 
 @_message("heartbeat")

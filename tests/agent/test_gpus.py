@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +11,7 @@ import pytest
 
 from hpcdl.agent import gpus
 from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSource, GpuState
-from hpcdl.agent.gpus import Gpus, Grants
+from hpcdl.agent.gpus import Gpus, Grants, Side
 from hpcdl.agent.report_log import ReportLog
 
 
@@ -149,3 +151,30 @@ def test_grants_are_put_aside_when_they_are_many(tmp_path: Path, monkeypatch: py
     it.freed((8, 1))
     lines = [json.loads(line) for line in (tmp_path / "grants.jsonl").read_text().splitlines()]
     assert [(line["uuid"], line["what"], line["job"]) for line in lines] == [("A", "granted", 8), (None, "freed", 8)]
+
+
+def test_two_that_share_a_gpu_have_the_memory_of_their_processes(tmp_path: Path) -> None:
+    """By the tags of real processes; a GPU that one has alone is not looked at, nor anybody else's process."""
+    tags = ("i:1:1:n1", "i:2:1:n1", "i:2:1:n1", "i:21:1:n1")
+    children = [subprocess.Popen(["sleep", "600"], env={**os.environ, "HPCDL_TAG": tag}) for tag in tags]
+    memory = tuple((child.pid, 1 << number) for number, child in enumerate(children))
+
+    class Shared(Source):
+        def sample(self) -> tuple[GpuSample, ...]:
+            return (GpuSample("GPU-0", pids=tuple(pid for pid, _ in memory), process_mib=memory),)
+
+    async def look() -> list[tuple[tuple[int, int, int], ...]]:
+        gpus = Gpus(cast(GpuSource, Shared()), None, "n1", ReportLog(tmp_path / "reports"))
+        await gpus.refresh()
+        found = []
+        for job, side in ((1, Side.FOREGROUND), (2, Side.BACKGROUND)):
+            assert gpus.claim((job, 1), ("GPU-0",), side=side) is None
+            found.append(gpus.lines({}, lambda key: f"i:{key[0]}:{key[1]}:n1")[0].shares)
+        return found
+
+    try:
+        assert asyncio.run(look()) == [(), ((1, 1, 1), (2, 1, 6))]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

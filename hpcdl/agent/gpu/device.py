@@ -61,6 +61,7 @@ class GpuSample:
     detail: str = ""
     health: Health | None = None
     xids: tuple[int, ...] = ()
+    process_mib: tuple[tuple[int, int], ...] = ()  # (pid, memory in MiB) of those of which the driver says it
 
 
 class GpuSource(Protocol):

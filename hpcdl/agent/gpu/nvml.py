@@ -265,12 +265,13 @@ class NvmlSource:
             memory_total_mib=None if memory is None else int(memory.total) >> 20,
             power_w=None if power is None else power / 1000,
             temperature_c=ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
-            pids=self._pids(ask),
+            **self._processes(ask),
         )
 
     @staticmethod
-    def _pids(ask: Callable[[str], Any]) -> tuple[int, ...] | None:
-        """Compute processes; drivers older than 510 have only the second version of the call.
+    def _processes(ask: Callable[[str], Any]) -> dict[str, Any]:
+        """`pids` and `process_mib` of compute processes; drivers older than 510 have only the second version of the
+        call.
 
         Clients of MPS, and processes that also draw, may be on a list of their own.
         """
@@ -278,10 +279,15 @@ class NvmlSource:
         if compute is None:
             compute = ask("nvmlDeviceGetComputeRunningProcesses_v2")
         if compute is None:
-            return None
+            return {"pids": None}
         mps = ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or []
         graphics = ask("nvmlDeviceGetGraphicsRunningProcesses_v3") or []
-        return tuple(sorted({int(process.pid) for process in [*compute, *mps, *graphics]}))
+        found: dict[int, int | None] = {}
+        for process in (*graphics, *mps, *compute):  # of one on several lists the last that says counts
+            used = process.usedGpuMemory
+            found[int(process.pid)] = found.get(int(process.pid)) if used is None else int(used) >> 20
+        known = tuple((pid, mib) for pid, mib in sorted(found.items()) if mib is not None)
+        return {"pids": tuple(sorted(found)), "process_mib": known}
 
 
 CPU_WORDS = 64  # of 64 processors each

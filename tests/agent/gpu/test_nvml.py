@@ -97,8 +97,9 @@ def test_two_good_gpus(library: Path, tmp_path: Path) -> None:
         "state": "ok",
         "detail": "",
         "xids": [],
+        "process_mib": [[815, 1], [4711, 1]],
     }
-    assert free["pids"] == []
+    assert (free["pids"], free["process_mib"]) == ([], [])
     assert free["state"] == "ok"
     assert said["inits"] == 1
 
@@ -116,6 +117,7 @@ def test_fields_that_a_gpu_does_not_have_are_none(library: Path, tmp_path: Path)
 def test_processes_on_a_driver_before_510(tmp_path: Path) -> None:
     said = ask(compile_fake(tmp_path / "lib", "-DOLD"), tmp_path, f"{GOOD_0}\n{GOOD_1}")
     assert [sample["pids"] for sample in said["phases"][0]["samples"]] == [[815, 4711], []]
+    assert [len(sample["process_mib"]) for sample in said["phases"][0]["samples"]] == [2, 0]
 
 
 @pytest.mark.parametrize("how", ["call=15", "open=15", "call=16"])

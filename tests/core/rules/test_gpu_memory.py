@@ -39,7 +39,7 @@ def test_jobs_share_once_memory_was_measured_and_part_where_it_grows() -> None:
     model.check_replay((0.0, 0.5, 1.0))
 
 
-def test_nothing_is_measured_of_a_job_beside_another_or_that_shares_with_nobody() -> None:
+def test_of_a_job_beside_another_only_what_the_driver_says_is_measured() -> None:
     model = Cluster({"n1": 2}, settings=Settings(sharing=True), gpu_memory_mib=16_384)
     model.submit(replace(SPEC, gpu_memory_mib=4_000), replace(SPEC, share=None))
     model.run_until(lambda: len(model.world.holders) == 2, within_s=10.0)
@@ -57,6 +57,11 @@ def test_nothing_is_measured_of_a_job_beside_another_or_that_shares_with_nobody(
     model.run_until(lambda: bool(model.world.backgrounds), within_s=100.0)
     both = beat(9_000, 3_000)
     assert gpu_memory.measure(model.world, both) == ()
+    lines = GpuLine(0, 90, 9_000, None, shares=((1, 1, 3_100), (back, 1, 5_900))), GpuLine(1, 90, 3_000, None)
+    assert gpu_memory.measure(model.world, {"n1": HeartbeatMessage(lines, ())}) == (
+        MemoryMeasurement(1, 1, 3_100),
+        MemoryMeasurement(back, 1, 5_900),
+    )
     model.send(cmd.Cancel(back))
     model.run_until(lambda: not model.world.backgrounds, within_s=60.0)
     assert gpu_memory.measure(model.world, both) == (), "a sample from when both were there"
