@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core.model.series import MOST, MOST_NAMES, Point
+from hpcdl.core.model.series import MOST, MOST_NAMES, Point, sample
 from hpcdl.core.model.units import GpuRef
 from hpcdl.daemon import series as module
+from hpcdl.daemon.api.series import series_rows
 from hpcdl.daemon.series import FINISHED, SeriesKeeper
 from hpcdl.ledger.series import SeriesChange
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage, MetricLine, TrainerLine
@@ -143,6 +144,10 @@ def test_what_a_job_uses_is_the_mean_of_its_gpus(stage: Stage) -> None:
             "cpu": (350.0, 350.0, 350.0, None),
             "memory": (2048.0, 2048.0, 2048.0, None),
         }
+
+        metrics = {name: [sample(1.0, 1, 0.5)] for name in ("acc", "val_loss")}
+        order = [each["name"] for each in series_rows({**metrics, **await keeper.points(1)}, 8)]
+        assert order == ["val_loss", "acc", "gpu_util", "gpu_memory", "gpu_power", "cpu", "memory"]
 
     within(test)
 

@@ -27,6 +27,7 @@ async def series(api: ApiContext, request: Request) -> Json:
 
 
 def series_rows(found: Points, most: int) -> list[Json]:
-    """The series as JSON, metrics first, of each at most so many points."""
-    names = sorted(found, key=lambda name: (name in USE, list(USE).index(name) if name in USE else 0, name))
+    """The series as JSON, of each at most so many points: losses first, then other metrics, then what the job uses."""
+    metrics = sorted(found.keys() - USE.keys(), key=lambda name: ("loss" not in name, name))
+    names = [*metrics, *(name for name in USE if name in found)]
     return [series_json(name, thinned(found[name], most)) for name in names if found[name]]
