@@ -4,7 +4,7 @@
 
 `ls` asks daemons with so many jobs in their ledgers: in one most of them are finished, in the other one all of them
 wait, so that as many lines are printed. Prints JSON: medians in milliseconds, the ratio of each to the import of
-click, and the CPU time that a daemon spends on one more `ls`.
+click, and the CPU time that a daemon spends meanwhile on one more `ls`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def median_ms(commands: dict[str, list[str]], rounds: int, env: dict[str, str]) 
 
 
 def daemon_cpu_ms(home: str, command: list[str], times: int, env: dict[str, str]) -> float:
-    """CPU time of the daemon, all its threads, for each of so many calls of a command."""
+    """Median CPU time of the daemon, all its threads, for each of so many calls of a command."""
     status = subprocess.run(
         [*HPCDL, "--home", home, "daemon", "status", "--json"], env=env, capture_output=True, check=True
     )
@@ -58,10 +58,12 @@ def daemon_cpu_ms(home: str, command: list[str], times: int, env: dict[str, str]
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1000
 
-    before = spent()
+    each = []
     for _ in range(times):
+        before = spent()
         subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True)
-    return round((spent() - before) / times, 1)
+        each.append(spent() - before)
+    return round(statistics.median(each), 1)
 
 
 def write_ledger(home: Path, jobs: int, finished: int) -> None:

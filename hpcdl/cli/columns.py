@@ -32,14 +32,20 @@ class ColumnSpec:
     column: Column
     keys: tuple[str, ...]
     order: Callable[[Row], Any]
+    text: Callable[[Any], str] | None = None  # of its one value, where no cell is the same as another and none is empty
 
     def texts(self, values: Mapping[str, Sequence[Any]], number: int) -> list[str]:
         """The cells of `number` rows that come by column: a list of `values` for each key that any row has."""
         cell, keys = self.column.cell, [key for key in self.keys if key in values]
         if not keys:
             return [cell({})] * number
+        first = {key: values[key][0] for key in keys} if number else {}
+        if number and all(values[key].count(value) == number for key, value in first.items()):
+            return [cell({key: value for key, value in first.items() if value is not None})] * number
         if len(keys) == 1:
             (key,) = keys
+            if self.text is not None:
+                return list(map(self.text, values[key]))
             try:
                 known = {value: cell({} if value is None else {key: value}) for value in set(values[key])}
             except TypeError:  # they have no hash
@@ -183,8 +189,10 @@ def _gpus_text(row: Row) -> str:
 _ASKED = ("gpus", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
 _JOBS: dict[str, ColumnSpec] = {
-    "id": spec("ID", lambda row: str(row["id"]), "id", right=True),
-    "name": spec("NAME", lambda row: row.get("name", ""), "name", shrinks=True),
+    "id": ColumnSpec(Column("ID", lambda row: str(row["id"]), right=True), ("id",), lambda row: row["id"], str),
+    "name": ColumnSpec(
+        Column("NAME", lambda row: row.get("name", ""), shrinks=True), ("name",), lambda row: row.get("name"), str
+    ),
     "user": plain("USER", "user"),
     "state": spec("STATE", _state_text, "state", coloured=True),
     "gpus": spec("GPUS", _gpus_text, *_ASKED, order=_size, right=True),
