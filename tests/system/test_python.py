@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import venv
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+from traitlets.config import Config
 
 import hpcdl
 from hpcdl.python.executor import JobFuture
@@ -66,10 +68,15 @@ def test_the_notebook(here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not [cell for cell in notebook.cells if cell.get("outputs")], "it is kept without outputs"
     work = tmp_path / "work"
     work.mkdir()
-    client = nbclient.NotebookClient(
-        notebook, timeout=int(PATIENCE_S), kernel_name="python3", resources={"metadata": {"path": str(work)}}
-    )
-    client.execute()
+    patience_s = int(PATIENCE_S)
+    with tempfile.TemporaryDirectory(prefix="hpcdl-", dir="/tmp") as short:  # names of sockets end at 107 bytes
+        # Sockets rather than ports, which another test could take between their choice and their use.
+        config = Config({"ConnectionFileMixin": {"transport": "ipc", "ip": f"{short}/k"}})
+        client = nbclient.NotebookClient(
+            notebook, kernel_name="python3", config=config, resources={"metadata": {"path": str(work)}},
+            timeout=patience_s, startup_timeout=patience_s,
+        )  # fmt: skip
+        client.execute()
     printed = json.dumps([cell.get("outputs") for cell in notebook.cells])
     assert "'loss': 0.729" in printed
     assert "SubmitError" in printed
