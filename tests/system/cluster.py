@@ -19,6 +19,8 @@ from tests.system.trainer import final
 
 TRAINER = Path(__file__).with_name("trainer.py")
 PATIENCE_S = 180.0
+TIER = os.environ.get("HPCDL_TEST_LOCAL_CHECKPOINTS", "")
+"""A folder on a disk of this node: every job saves there first."""
 
 
 def kill(pid: int) -> None:
@@ -87,6 +89,8 @@ class Cluster:
         self.environment = {**os.environ, "HPCDL_HOME": str(home)}
         home.mkdir(mode=0o700, exist_ok=True)
         plain = {"monitor_interval_s": 1, "stop_grace_s": 20, "node_name": "n1"}
+        if TIER:
+            plain["local_checkpoints"] = TIER
         values = plain | {"policy": "marble"} | settings  # its placements are easy to foretell
         (home / "config.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
         (home / "config.yaml").chmod(0o600)
