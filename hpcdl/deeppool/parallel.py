@@ -198,6 +198,7 @@ class _ForkSearch:
     tables: CostTables
     _ends: dict[int, list[Floats]] = field(default_factory=dict)
     _steps_known: dict[tuple[int, int, int], tuple[float, list[BranchOption]]] = field(default_factory=dict)
+    _widths_known: dict[tuple[int, int, int, int, int | None], list[tuple[int, int]]] = field(default_factory=dict)
     _bounds: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     @cached_property
@@ -391,6 +392,10 @@ class _ForkSearch:
 
         There are no branches between these layers.
         """
+        key = (id(branch), most, before, last, many)
+        known = self._widths_known.get(key)
+        if known is not None:
+            return known
         ends = self._branch_ends(branch, source)[:many]
         chosen = [(branch.layers[len(ends) - 1], last)]
         for at in range(len(ends) - 2, -1, -1):
@@ -399,7 +404,8 @@ class _ForkSearch:
             step = np.where(move <= self._room(after)[last], move, np.inf)
             last = int((ends[at][most, before] + step).argmin())
             chosen.append((layer, last))
-        return chosen[::-1]
+        found = self._widths_known[key] = chosen[::-1]
+        return found
 
     def _together(
         self, branches: tuple[Run, ...], source: int, before: int, width: int, worst: float
@@ -445,9 +451,11 @@ class _ForkSearch:
             for most, last in zip(*np.nonzero(earlier & np.isfinite(ends) & (ends + moves <= worst)), strict=True)
         ]
         return [
-            replace(
-                option,
-                places=tuple(self._widths_of(branch, source, option.places[0][0], before, option.places[0][1])),
+            BranchOption(
+                option.end_ms,
+                option.move_ms,
+                option.gpus,
+                tuple(self._widths_of(branch, source, option.places[0][0], before, option.places[0][1])),
             )
             for option in _undominated(found)
         ]
@@ -538,7 +546,10 @@ class _ForkSearch:
 def _undominated(options: Iterable[BranchOption]) -> list[BranchOption]:
     kept: list[BranchOption] = []
     for option in sorted(options, key=lambda each: (each.end_ms, each.move_ms, each.gpus)):
-        if not any(each.move_ms <= option.move_ms and each.gpus <= option.gpus for each in kept):
+        for each in kept:
+            if each.move_ms <= option.move_ms and each.gpus <= option.gpus:
+                break
+        else:
             kept.append(option)
     return kept
 
