@@ -19,6 +19,7 @@ from hpcdl.core.model.units import GpuRef
 from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of
 from hpcdl.report.curves import merged
 from hpcdl.report.history import History, Phase, Span
+from hpcdl.report.names import stem
 from hpcdl.report.spans import history_of, read_history
 
 BY = ("job", "array", "user", "tag", "day", "policy")
@@ -143,6 +144,8 @@ def account(
     end = max(begin, end)
     wanted = None if jobs is None else frozenset(jobs)
     names = {job.id: job.name for job in story.history.jobs}
+    if by == "array":
+        names = _array_names(watch, names)
     key_of = _keys(by, watch, names, days)
     sums: dict[str, dict[str, float]] = {}
     total = dict.fromkeys(NAMES, 0.0)
@@ -319,6 +322,16 @@ def _counted(key_of: _Key, moments: Iterable[tuple[float, int]]) -> Counter[str]
 def _order(key: str) -> tuple[bool, int, str]:
     """Jobs by number, the rest by name, what idled at the end."""
     return key == IDLE, int(key) if key.isdecimal() else 0, key
+
+
+def _array_names(watch: AccountEvents, names: Mapping[int, str]) -> dict[int, str]:
+    """What the names of an array's jobs have in common, and how many they are; of other jobs their names."""
+    members: dict[int, list[str]] = {}
+    for job, name in names.items():
+        members.setdefault(owner_of(watch, job).array or job, []).append(name)
+    return {
+        array: found[0] if len(found) == 1 else f"{stem(found)} ({len(found)} jobs)" for array, found in members.items()
+    }
 
 
 def _name(by: str, key: str, names: Mapping[int, str]) -> str:

@@ -160,9 +160,10 @@
     if (!out()) return;
     const old = Math.max(0, Date.now() - 1000 * data.at), every = 1000 * data.every;
     out().textContent = words(Math.round(old / 1000)) + " old" + (away && ": " + away);
-    if (every > 0 && old > 3 * every + 15000) {
+    // Of a served page its server says so: the clocks of two computers differ.
+    if (every > 0 && !("served" in data) && old > 3 * every + 15000) {
       root.classList.add("stale");
-      if (!away) out().textContent += ": nobody writes it any more";
+      out().textContent += ": nobody writes it any more";
     }
   };
 
@@ -190,6 +191,7 @@
         before = document.getElementById(part.id);
       });
       if (search.isConnected) filter();
+      age();
     } catch { away = "hpcdl web does not answer"; root.classList.add("stale"); }
   };
   const was = new Map();

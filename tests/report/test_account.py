@@ -200,6 +200,7 @@ def test_lines_by_user_array_day_and_policy() -> None:
 
     assert lines("user") == {"ada": 200, "bob": 100, "": 30}
     assert lines("array") == {"1": 200, "3": 100, "": 30}
+    assert [line.name for line in account(story, "array").lines] == ["a (2 jobs)", "b", "no job"]
     assert lines("job") == {"1": 100, "2": 100, "3": 100, "": 30}
     assert lines("day") == {"one": 150, "two": 180}
     assert lines("policy") == {"marble": 180, "fifo": 150}

@@ -247,6 +247,7 @@ def test_a_log_is_followed(scene: Scene, window: Window) -> None:
 
 def test_the_daemon_goes_and_comes(scene: Scene, window: Window) -> None:
     page = window.page
+    assert page.locator("html.stale").count() == 0, "however old the answer says that it is"
     scene.fake.kill()
     try:
         page.wait_for_selector("html.stale")
