@@ -135,7 +135,7 @@ class _Foreground:
             say(text)
 
     def _look(self) -> None:
-        before = self._row["state"]
+        before, failures = self._row["state"], self._row["failures"]
         try:
             self._row = self._client.get(path_with("/v1/wait", ids=self._job, timeout=0))["jobs"][0]
         except DaemonAway as error:
@@ -150,6 +150,10 @@ class _Foreground:
         if state != before and (state in FINISHED or state.startswith("SUSPEND")):
             why = self._row.get("detail") if state in FINISHED else self._row.get("reason")
             self._say(f"job {self._job} is {state}" + (f": {why}" if why else ""))
+        elif self._row["failures"] > failures:
+            self._say(
+                f"job {self._job} has failed and is tried again: {self._row.get('detail') or self._row['reason']}"
+            )
 
     def _cancel(self) -> None:
         """Asked again until the daemon has taken it."""

@@ -56,6 +56,22 @@ def test_its_exit_code_is_the_jobs(fake: FakeDaemon, hpcdl: Run, changes: dict[s
     assert (spec["command"], spec["gpus_min"], spec["name"]) == (["true"], 2, "x")
 
 
+def test_a_failure_that_is_tried_again_is_said(fake: FakeDaemon, hpcdl: Run) -> None:
+    def looks() -> int:
+        return sum(path.startswith("/v1/wait") for _, path, _ in fake.requests)
+
+    def act() -> None:
+        end(fake, failures=1, detail="killed from outside, ended by SIGKILL")
+        looked = looks()
+        eventually(lambda: looks() >= looked + 2)
+        end(fake, state="DONE")
+
+    thread = later(fake, act)
+    done = hpcdl("run", "--", "true")
+    thread.join()
+    assert "hpcdl: job 1 has failed and is tried again: killed from outside, ended by SIGKILL\n" in done.err
+
+
 def test_a_signal_that_ended_it_is_told_as_shells_do(fake: FakeDaemon, hpcdl: Run) -> None:
     body = {"job": 1, "incarnation": 1, "node": "n1", "code": None, "signal": "SIGSEGV"}
     fake.world.events = [
