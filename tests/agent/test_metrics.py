@@ -76,9 +76,12 @@ def test_a_step_that_goes_back_is_a_new_curve_from_there_and_rubbish_is_none() -
 
 
 SCRIPT = """
+import os, sys, time
 import hpcdl.trainer as hpcdl
 hpcdl.attach()
 hpcdl.ready(0)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 for step in range(1, 6):
     hpcdl.progress(step, 5, loss=float("nan") if step == 5 else 1 / step)
 hpcdl.done(5)
@@ -89,7 +92,9 @@ def test_what_a_trainer_reports_last_comes_with_a_heartbeat(daemon: Daemon, agen
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     agents.start()
-    begin(daemon, command=(sys.executable, str(script)))
+    begin(daemon, command=(sys.executable, str(script), str(tmp_path / "go")))
+    daemon.wait("TrainerReady", 1)  # its agent listens
+    (tmp_path / "go").touch()
 
     def lines() -> list[MetricLine]:
         return [line for beat in list(daemon.heartbeats) for line in beat.metrics]
