@@ -34,8 +34,10 @@ def short_names(names: Iterable[str], room: int) -> dict[str, str]:
     ordered = sorted(set(names))
     found = {}
     for place, name in enumerate(ordered):
-        shown = name
-        if len(name) > room:
+        shown = values = _member_values(name)
+        if len(name) <= room:
+            shown = name
+        elif not values or len(values) > room:
             near = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
             alike = max((_alike(name, other) for other in near), default=0)
             cuts = [at + 1 for at in range(1, alike) if name[at] in _SEPARATORS]
@@ -46,6 +48,13 @@ def short_names(names: Iterable[str], room: int) -> dict[str, str]:
                 shown = shown[:head] + "…" + shown[len(shown) - (room - 1 - head) :]
         found[name] = shown
     return found
+
+
+def _member_values(name: str) -> str:
+    """What tells a member of a sweep from the others, without the names of what is swept: `[0.1,32]` of
+    `train.py[lr=0.1,bs=32]`; "" of another name."""
+    members = re.search(r"\[([^\[\]]*=[^\[\]]*)\]$", name)
+    return f"[{','.join(part.rpartition('=')[2] for part in members[1].split(','))}]" if members else ""
 
 
 def _alike(one: str, other: str) -> int:

@@ -290,6 +290,8 @@ def test_long_names_keep_what_distinguishes_them() -> None:
     names = ["train-resnet50-lr=0.1-bs=32", "train-resnet50-lr=0.1-bs=64", "train-resnet50-lr=0.01-bs=64", "vgg"]
     shown = short_names(names, 14)
     assert list(shown.values()) == ["…lr=0.01-bs=64", "…lr=0.1-bs=32", "…lr=0.1-bs=64", "vgg"]
+    swept = short_names(["train.py[lr=0.05,bs=64]", "train.py[lr=0.01,bs=64]"], 12)
+    assert list(swept.values()) == ["[0.01,64]", "[0.05,64]"]
     alone = short_names(["a-very-long-name-without-any-neighbour-7"], 14)
     assert set(map(len, alone.values())) == {14}
     assert all(text.endswith("-7") for text in alone.values())
