@@ -200,6 +200,7 @@ class _ForkSearch:
     _steps_known: dict[tuple[int, int, int], tuple[float, list[BranchOption]]] = field(default_factory=dict)
     _widths_known: dict[tuple[int, int, int, int, int | None], list[tuple[int, int]]] = field(default_factory=dict)
     _bounds: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    _branch_bounds: dict[int, Floats] = field(default_factory=dict)
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
@@ -296,6 +297,12 @@ class _ForkSearch:
 
     def _branch_bound(self, branch: Run, source: int) -> Floats:
         """By the GPUs of the branch (up to the next width), and the widths of fork and join: at least so long."""
+        known = self._branch_bounds.get(id(branch))
+        if known is None:
+            known = self._branch_bounds[id(branch)] = self._bound_branch(branch, source)
+        return known
+
+    def _bound_branch(self, branch: Run, source: int) -> Floats:
         ends = self._branch_ends(branch, source)[-1]
         last = branch.layers[-1]
         if branch.between[-1] is None:
