@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect, moment_text
-from hpcdl.cli.job_selection import job_ids
+from hpcdl.cli.job_selection import Selection, selects
 from hpcdl.cli.offline import ledger_at_rest, tell_as_of
 from hpcdl.cli.output import (
+    AS_OF,
     Column,
     Output,
     cells_of,
@@ -57,7 +57,7 @@ _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "tag": "job"
     "-o", "--output", "target", type=OutputFile(), metavar="FILE",
     help="Draw it as one HTML file.",
 )  # fmt: skip
-@click.argument("jobs", nargs=-1, callback=job_ids, metavar="[JOB|FIRST-LAST]...", shell_complete=completion.job_ids)
+@selects(acts=False)
 @outputs_as("Keys only (job ids, days, users, …), one a line.")
 def report(
     ctx: click.Context,
@@ -66,7 +66,7 @@ def report(
     until: float | None,
     by: str,
     target: Path | None,
-    jobs: tuple[int, ...],
+    chosen: Selection,
 ) -> None:
     """Say what became of all GPU-hours: useful, in checkpoints, lost to failures, idle.
 
@@ -77,12 +77,15 @@ def report(
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until", ctx)
+    jobs = chosen.look_up(connect(ctx, 0.0, reading=True)) if chosen else []
+    if chosen and not jobs:
+        raise click.ClickException("there is no such job: hpcdl ls --all lists them")
     story, now, live = _story(ctx)
     known = {job.id for job in story.history.jobs}
     missing = [job for job in jobs if job not in known]
     if missing:
         raise click.ClickException(f"there is no job {missing[0]}: hpcdl ls --all lists them")
-    if not live:
+    if not live and AS_OF not in ctx.meta:
         tell_as_of(ctx, now)
     end = now if until is None or until > now else until
 

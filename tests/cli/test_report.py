@@ -47,6 +47,13 @@ def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
     assert value["total"]["available_gpu_h"] == pytest.approx(6 * 60 / 3600)
     mine = hpcdl("report", "2", "--json").value
     assert mine["jobs"] == [2]
+    named = hpcdl("report", "Inception*", "ResNet-50", "--json")
+    assert (named.value["jobs"], named.err.count("as of")) == ([2, 1], 1)
+    assert hpcdl("report", "--state", "done", "-q").out == "1\n2\n3\n"
+    assert "no job's name is 'VGG': did you mean VGG-16?" in hpcdl("report", "VGG", "-q").err
+    done = hpcdl("report", "--state", "failed")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.endswith("hpcdl: there is no such job: hpcdl ls --all lists them\n")
     assert mine["total"]["idle_gpu_h"] == 0
     assert mine["total"]["available_gpu_h"] == pytest.approx((3 * 167 + 4 * 334) / 3600)
     page = tmp_path / "report.html"
