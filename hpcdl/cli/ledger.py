@@ -204,7 +204,8 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
 def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: float | None) -> None:
     """Move older events to archive files, give free pages of the ledger back, and remove what nothing needs.
 
-    That is: copies and unfinished files, refused submits, output of pilots and batch scripts of jobs that are over.
+    That is: copies and unfinished files, refused submits, output of pilots, batch scripts of jobs that are over, and
+    checkpoint folders in which these saved nothing.
     Events are never removed, nor is a file that hpcdl did not write.
     """
     from hpcdl.config.settings import load_config

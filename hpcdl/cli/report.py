@@ -1,4 +1,4 @@
-"""`hpcdl report`: what became of all GPU-hours: useful, starting, saving, rescaling, lost or idle.
+"""`hpcdl report`: where all GPU-hours went: useful, starting, saving, rescaling, lost or idle.
 
 The account is made in hpcdl/report/account.py, from events: the running daemon's, else those of the ledger.
 """
@@ -68,7 +68,7 @@ def report(
     target: Path | None,
     chosen: Selection,
 ) -> None:
-    """Say what became of all GPU-hours: useful, in checkpoints, lost to failures, idle.
+    """Show where all GPU-hours went: useful, in checkpoints, lost to failures, idle.
 
     A GPU counts while it could be given to jobs or a job held it; every second is in exactly one share. With JOBS only
     what these held. Works without a daemon too.
@@ -223,7 +223,8 @@ def _print(found: "Account") -> None:
     if found.shares.available <= 0:
         say("no GPU was there in that time: choose another (--since, --until), or start a daemon (hpcdl daemon start)")
         return
-    largest = max(line.shares.available for line in found.lines)
+    held = [line.shares.available for line in found.lines if line.key]
+    largest = max(held, default=found.shares.available)  # what no job held would flatten the others
     rows = [{"line": line, "shares": line.shares} for line in found.lines]
     if len(found.lines) > 1:
         rows.append({"line": None, "shares": found.shares})
@@ -271,10 +272,10 @@ def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:
 
 
 def _bar(line: "AccountLine", largest: float, width: int) -> str:
-    """A bar as long as the line's GPU-hours; each share that is not nothing rounds to the nearest mark."""
+    """A bar as long as the line's GPU-hours, at most `width`; each share rounds to the nearest mark."""
     from hpcdl.report.account import NAMES
 
-    length = max(1, round(width * line.shares.available / largest)) if line.shares.available else 0
+    length = min(width, max(1, round(width * line.shares.available / largest))) if line.shares.available else 0
     text, so_far, drawn = "", 0.0, 0
     for name in NAMES:
         so_far += getattr(line.shares, name)

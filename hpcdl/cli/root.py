@@ -46,7 +46,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "nodes": ("hpcdl.cli.show", "nodes", "List the nodes and who holds their GPUs."),
         "events": ("hpcdl.cli.events", "events", "List what happened."),
         "timeline": ("hpcdl.cli.events", "timeline", "Draw the GPUs by job over time."),
-        "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
+        "report": ("hpcdl.cli.report", "report", "Show where all GPU-hours went."),
         "notifications": ("hpcdl.cli.notices", "notifications", "List the notifications not delivered yet."),
         "metrics": ("hpcdl.cli.metrics", "metrics", "Print numbers for Prometheus."),
     },

@@ -1,7 +1,7 @@
 """Removal of files below HPCDL_HOME that nothing needs any more: only such as hpcdl wrote, by name, and is done with.
 
 It runs while no daemon does, and follows no link. What a job may still need is never removed: checkpoints, scripts of
-jobs that are not long over.
+jobs that are not long over, nor the claim by which a folder refuses attempts that are not the newest.
 """
 
 import os
@@ -20,6 +20,7 @@ COPY = "ledger-copy-"
 
 _COPY = re.compile(r"ledger-copy-[0-9a-f]{16}\.sqlite(-wal|-shm|-journal)?")
 _UNFINISHED = re.compile(r"\.(ledger-archive-\d{12,}-\d{12,}\.jsonl\.gz|ledger\.sqlite\.version-\d+)\.tmp")
+_CLAIM = re.compile(r"claim\.json")
 _SCRIPT = re.compile(r"[0-9a-f]{64}\.sh")
 _LOG = re.compile(r"\d+\.[A-Za-z0-9:._%-]+\.(log|times)")
 _PILOT = re.compile(r"[A-Za-z0-9._-]+\.(log|out|err|sh)")
@@ -43,12 +44,15 @@ def trim(home: Path, jobs: Iterable[Job], now: float, *, keep_days: float, log_d
     No daemon runs, so copies and unfinished files of any age are orphans. Raises NotPrivate and OSError.
     """
     old, before = now - keep_days * _DAY, None if log_days is None else now - log_days * _DAY
-    named, ended = _named_in_spool(home), list[int]()
+    named, ended, unsaved = _named_in_spool(home), list[int](), list[Path]()
     for job in jobs:
         if job.finished_at is None or job.finished_at >= old:  # not long over: what it runs stays
             named.update(os.path.basename(word) for word in job.spec.command if word.endswith(".sh"))
+        elif job.spec.checkpoint_dir is None:
+            unsaved.append(home / "checkpoints" / str(job.id))
         if before is not None and job.finished_at is not None and job.finished_at < before:
             ended.append(job.id)
+    unsaved = [folder for folder in unsaved if _only_claimed(folder)]
     found = [
         _freed("copies of the ledger", _files(home, _COPY)),
         _freed("unfinished files", _files(home, _UNFINISHED)),
@@ -57,7 +61,10 @@ def trim(home: Path, jobs: Iterable[Job], now: float, *, keep_days: float, log_d
         _freed(
             "batch scripts", (each for each in _older(_files(home / "scripts", _SCRIPT), old) if each.name not in named)
         ),
+        _freed("checkpoint folders without a checkpoint", (path for each in unsaved for path in _files(each, _CLAIM))),
     ]
+    for folder in unsaved:
+        _remove_empty(folder)
     if before is not None:
         found.append(
             _freed("logs of jobs", (path for number in ended for path in _files(home / "logs" / str(number), _LOG)))
@@ -89,6 +96,14 @@ def _files(folder: Path, form: re.Pattern[str]) -> Iterator[Path]:
                     yield folder / name
     finally:
         os.close(fd)
+
+
+def _only_claimed(folder: Path) -> bool:
+    """Whether a job's checkpoint folder has nothing in it but the claim of its last attempt."""
+    try:
+        return os.listdir(folder) == ["claim.json"]
+    except OSError:
+        return False
 
 
 def _older(paths: Iterable[Path], than: float) -> Iterator[Path]:

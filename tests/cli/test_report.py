@@ -98,6 +98,14 @@ def test_through_the_running_daemon(fake: FakeDaemon, hpcdl: Run) -> None:
     assert value["total"]["idle_gpu_h"] > 6 * 3000 / 3600  # up to now
 
 
+def test_what_no_job_held_flattens_no_bar(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.events = rows(set_three(time.time() - 7 * 86_400))
+    table = hpcdl("report").out.partition("\n\n")[0]
+    bars = {line.split()[0]: len(line.rpartition("%")[2].strip()) for line in table.splitlines()[1:]}
+    assert (bars["2"], bars["no"]) == (24, 24)
+    assert bars["1"] > 1
+
+
 def test_where_there_is_no_ledger_or_it_is_held(home: Path, hpcdl: Run) -> None:
     done = hpcdl("report")
     assert (done.code, done.out) == (1, "")

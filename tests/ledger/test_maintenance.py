@@ -256,6 +256,23 @@ def test_logs_go_only_when_asked_and_of_jobs_that_are_over(tmp_path: Path) -> No
     assert (home / "logs" / str(running) / "1.n1.log").exists()
 
 
+def test_a_folder_that_only_a_claim_is_in_goes_once_its_job_is_long_over(tmp_path: Path) -> None:
+    home, running = tmp_path / "home", 4
+    with SqliteJournal(home / "ledger.sqlite") as journal:
+        journal.append(set_three())
+        journal.append(submissions(1, first=running))
+        world = journal.load()
+    for number in (1, 2, 3, running):
+        put(home / "checkpoints" / str(number) / "claim.json", 400)
+    put(home / "checkpoints" / "2" / "step-000000000001.i1" / "COMPLETE", 400)
+    finished_at = max(world.jobs[number].finished_at or 0.0 for number in (1, 2, 3))
+    assert trim(home, world.jobs.values(), finished_at + 5 * 86_400, keep_days=30, log_days=None) == []
+    (freed,) = trim(home, world.jobs.values(), finished_at + 31 * 86_400, keep_days=30, log_days=None)
+    assert (freed.what, freed.files) == ("checkpoint folders without a checkpoint", 2)
+    assert sorted(os.listdir(home / "checkpoints")) == ["2", str(running)]
+    assert (home / "checkpoints" / "2" / "claim.json").exists(), "attempts that are not the newest are refused there"
+
+
 # --- killed ---------------------------------------------------------------------------------------------------------
 
 KILLED = """
