@@ -68,7 +68,8 @@ def test_a_packet_is_understood(line: str) -> None:
     assert packet is not None
     for field in fields(packet):
         value = getattr(packet, field.name)
-        assert body[field.name] == (list(value) if isinstance(value, tuple) else value), field.name
+        recorded = body.get(field.name, field.default)  # a later version has more fields
+        assert recorded == (list(value) if isinstance(value, tuple) else value), field.name
 
 
 def test_the_report_log(node: Path) -> None:

@@ -91,11 +91,18 @@ class Model:
         threads = [threading.Thread(target=self.act, args=(actor,), daemon=True) for actor in range(len(self.acts))]
         for each in threads:
             each.start()
-        while len(self.ended) < len(threads) and not self.over:
-            ready = self.ready()
-            assert ready, f"a deadlock: begun {self.begun}, stopped {self.stopped}"
-            self.turns[choose(ready)].release()
-            assert self.parked.acquire(timeout=PATIENCE_S)
+        try:
+            while len(self.ended) < len(threads) and not self.over:
+                ready = self.ready()
+                assert ready, f"a deadlock: begun {self.begun}, stopped {self.stopped}"
+                self.turns[choose(ready)].release()
+                assert self.parked.acquire(timeout=PATIENCE_S)
+        finally:
+            self.over = True
+            self.close(threads)
+
+    def close(self, threads: Sequence[threading.Thread]) -> None:
+        """Ends the threads, and gives the memory back."""
         for turn in self.turns:
             turn.release()
         for each in threads:
