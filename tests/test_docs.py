@@ -188,6 +188,50 @@ def test_the_readme_is_short_and_leads_to_the_index() -> None:
     assert "](docs/README.md)" in readme
 
 
+def test_the_readme_says_what_it_is_good_for_before_its_papers_and_where_others_are_better() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.*)$", readme, re.MULTILINE)
+    assert titles.index("What it does that others do not") < titles.index("Papers")
+    assert "| hpcdl |" not in section(readme, "What it does that others do not"), "no row that it wins"
+    peers = re.search(r"^\| \| is better at \|\n\|---\|---\|\n((?:\|.*\n)+)", readme, re.MULTILINE)
+    assert peers is not None
+    assert len(peers[1].splitlines()) >= 4
+
+
+def test_what_the_demo_and_the_documents_write_is_ignored_by_git() -> None:
+    ignored = set((ROOT / ".gitignore").read_text(encoding="utf-8").splitlines())
+    assert {"/hpcdl-demo-report/", "/gpus.html"} <= ignored
+    written = re.findall(r"(?:-o|--output) (\w[\w.-]*\.\w+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {f"/{name}" for name in written} <= ignored
+
+
+STRANGE = re.compile(
+    r"foresee|foreseen|foretold|foretell|\breckon|goes through them|not its fault|what it came to|became of|"
+    r"at the submit\b|is told\b|\bincarnation \d",
+    re.IGNORECASE,
+)
+"""Words that readers had to read twice."""
+
+
+def test_what_commands_print_is_plain() -> None:
+    found = []
+    for path, command in commands():
+        told = command.get_help(click.Context(command, info_name=path))
+        found += [(path, each) for each in STRANGE.findall(" ".join(told.split()))]
+    for file in sorted((ROOT / "hpcdl").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        silent = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+                found += [(f"{file.name}:{node.lineno}", each) for each in STRANGE.findall(node.value)]
+    assert found == []
+
+
+@pytest.mark.parametrize("word", ["incarnation", "JCT", "avoided", "attempt", "excluded"])
+def test_words_of_tables_and_json_are_explained(word: str) -> None:
+    assert re.search(rf"^\|.*\b{word}\b", section(text_of("vocabulary.md"), "Vocabulary"), re.MULTILINE)
+
+
 def test_the_index_has_every_document() -> None:
     index = text_of("README.md")
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"]({path.name})" not in index]

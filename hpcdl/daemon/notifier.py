@@ -201,7 +201,7 @@ class Notifier:
         try:
             self._loop.send(command).result(LIMIT_S)
         except (JournalError, NotInTime) as error:
-            log.warning("what became of a notification is not recorded yet: %s", error)
+            log.warning("the outcome of a notification is not recorded yet: %s", error)
             return False
         return True
 

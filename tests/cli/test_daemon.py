@@ -45,6 +45,14 @@ def test_daemon_status_without_a_daemon_is_json_and_exit_1(hpcdl: Run) -> None:
     assert done.value["notices"] == {"waiting": 0, "given_up": 0, "failing": []}
 
 
+def test_a_home_that_cannot_be_is_one_line_with_a_way_out(hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCDL_HOME", "/proc/x")
+    done = hpcdl("daemon", "start")
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert done.err.startswith("hpcdl: cannot use /proc/x: ")
+    assert done.err.endswith(": name another folder with --home or HPCDL_HOME\n")
+
+
 def test_a_stop_without_a_daemon_has_nothing_to_do(home: Path, hpcdl: Run) -> None:
     done = hpcdl("daemon", "stop")
     assert (done.code, done.out) == (0, "")

@@ -169,6 +169,7 @@ def test_without_a_terminal_it_is_a_snapshot(jobs: FakeDaemon, hpcdl: Run) -> No
     assert "\x1b" not in done.out
     assert "hpcdl on h (pid 4711)" in done.out
     assert "resnet" in done.out
+    assert "tilisation" not in done.out, "what GPUs do now is their load, here and on the page"
     assert done.out == hpcdl("top", "--once").out
     assert hpcdl("top", "--quiet").out.split() == ["1", "2"]
     value = hpcdl("top", "--json").value

@@ -118,6 +118,7 @@ def test_what_is_told() -> None:
         "and 7 more: hpcdl ls", "and 1 more job", "00:15",
     ):  # fmt: skip
         assert words in text, words
+    assert "tilisation" not in text, "what GPUs do now is their load; utilisation is that of a whole run"
 
 
 def test_a_node_that_came_back_with_fewer_gpus() -> None:

@@ -24,6 +24,14 @@ def test_submit(fake: FakeDaemon, hpcdl: Run) -> None:
     )
 
 
+@pytest.mark.parametrize("gpus", [(), ("--gpus", "1")])
+def test_a_model_changes_no_number_of_gpus(fake: FakeDaemon, hpcdl: Run, gpus: tuple[str, ...]) -> None:
+    assert hpcdl("submit", "--model", "net", *gpus, "--", "true").code == 0
+    job = fake.requests[-1][2]["jobs"][0]
+    assert (job["model"], job["gpus_min"], job["gpus_max"]) == ("net", 1, 1)
+    assert "asked      1 GPU," in hpcdl("show", 1).out
+
+
 def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_KEY", "s3")
