@@ -81,6 +81,7 @@ def test_a_command_gets_the_facts(tmp_path: Path, ways: Ways) -> None:
         "HPCDL_NOTICE_TEXT": "job 12 (resnet) is DONE: caf\u00e9 X-Evil: 1",
     }
     assert (body["version"], body["id"], body["kind"]) == (1, "inst-7", "end")
+    assert body["text"].startswith("job 12 (resnet) is DONE: caf"), "what webhooks of chats show"
     assert body["notices"][0]["detail"] == "caf\u00e9\nX-Evil: 1\0"
 
 
