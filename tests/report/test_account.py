@@ -1,6 +1,10 @@
 """The account of GPU-hours: by hand on small stories, and that everything adds up on generated workloads."""
 
+import colorsys
+import itertools
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,6 +16,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState, World
+from hpcdl.report import stacked
 from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
 from hpcdl.report.stacked import account_page, hours, summary
 from tests.core.workloads.test_elastic import ACTS, Story
@@ -235,6 +240,25 @@ def test_the_page_is_one_file_with_every_number() -> None:
     assert "src=" not in page
     drawing = page[page.index("<main>") : page.index("</main>") + len("</main>")]
     assert ElementTree.fromstring(drawing).tag == "main", "no tag is left open"
+
+
+def test_gpus_that_idled_for_a_week_flatten_no_bar() -> None:
+    events = set_three()
+    page = account_page("a", "a week", [told([*events, (events[-1][0] + 7 * 86_400, ev.TroubleSeen("a", "b"))])])
+    jobs = re.findall(r'width="([0-9.]+)%" height="\d+" class="fill p2"', page)
+    assert max(map(float, jobs)) > 40
+    assert "GPU-h, cut<" in page, "and it says so"
+
+
+def test_shares_differ_in_hue() -> None:
+    css = (Path(stacked.__file__).parent / "page.css").read_text(encoding="utf-8")
+    hues = {}
+    for share in (each for each in NAMES if each != "idle"):  # idle is grey
+        found = re.search(rf"--{stacked.COLOURS[share]}:#(..)(..)(..)", css)
+        assert found is not None
+        hues[share] = 360 * colorsys.rgb_to_hls(*(int(part, 16) / 255 for part in found.groups()))[0]
+    for one, other in itertools.combinations(hues.values(), 2):
+        assert min(abs(one - other), 360 - abs(one - other)) > 15, hues
 
 
 # --- generated workloads --------------------------------------------------------------------------------------------
