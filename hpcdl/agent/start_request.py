@@ -17,10 +17,12 @@ from pathlib import Path
 from hpcdl.agent.context import AgentContext
 from hpcdl.agent.library import with_library
 from hpcdl.agent.rendezvous import group_environment
+from hpcdl.agent.steps.layout import filled
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
 from hpcdl.core.model.arrays import variables
+from hpcdl.core.model.commands import Request
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import BatchTasks, JobSpec
 from hpcdl.wire.messages import RequestMessage
@@ -136,6 +138,9 @@ def make_start(
             continue_from=spec.continue_from,
             memory_mib=spec.memory_mib,
             local_checkpoint_dir=local,
+            output=output_file(spec.output, spec, request, node),
+            error=output_file(spec.error, spec, request, node),
+            apart=bool(spec.error or (spec.batch is not None and spec.batch.error)),
         )
     except BadStart as error:
         raise StartRefusal(str(error)) from None
@@ -149,6 +154,15 @@ def local_checkpoints(site: AgentContext, job: int, directory: str | None) -> st
         return None
     name = f"{site.instance}-{job}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
     return os.path.join(os.path.expandvars(root), f"hpcdl-{os.geteuid()}", name)
+
+
+def output_file(pattern: str, spec: JobSpec, request: Request, node: str) -> str:
+    """The file that a pattern names, with what Slurm and LSF put there; "" for none."""
+    job, index = str(request.job), str(spec.array_index)
+    values = {"j": job, "J": job, "A": str(spec.array or job), "a": index, "I": index, "u": spec.user}
+    values["n"] = str(request.nodes.index(node)) if node in request.nodes else "0"
+    values |= {"N": node, "x": spec.name.replace("/", "_")}
+    return os.path.join(spec.cwd, filled(pattern, values)) if pattern else ""
 
 
 STEPS = str(Path(__file__).with_name("steps") / "__main__.py")

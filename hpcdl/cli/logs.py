@@ -9,10 +9,12 @@ import re
 import struct
 import sys
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -32,6 +34,9 @@ _PIECE = 1 << 20
 _BACK = 1 << 16
 _LINE = 1 << 16  # bytes of a line that an expression is tried on
 _GREP_S = 2.0  # of CPU that the lines of one piece may take
+STREAMS = ".streams"
+STDOUT, STDERR = 1, 2
+CHANGE = struct.Struct("<qB")  # as agent/supervisor/output.py writes them there
 _COLOURS = (36, 32, 33, 35, 34, 31)  # of a job's lines on a terminal
 
 
@@ -67,6 +72,8 @@ def log_files(home: Path, job: int, incarnation: int | None = None, node: str | 
     help="Only this attempt of each job.",
 )  # fmt: skip
 @click.option("--node", metavar="NAME", help="Only what was printed on this node.")
+@click.option("--stdout", "stream", flag_value=STDOUT, type=int, help="Only stdout, of a job with --error.")
+@click.option("--stderr", "stream", flag_value=STDERR, type=int, help="Only stderr, of a job with --error.")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only lines that say that they are rank N's.")
 @click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
 @click.option("--since", type=Moment(past=True), metavar="TIME", help="What was printed since then: 10m, 14:02.")
@@ -78,6 +85,7 @@ def logs(
     follow: bool,
     incarnation: int | None,
     node: str | None,
+    stream: int | None,
     rank: int | None,
     grep: str | None,
     since: float | None,
@@ -94,7 +102,7 @@ def logs(
     check_named(ctx, chosen, "logs 3-7 12")
     client = connect(ctx, FOLLOW_S) if follow else connect(ctx, reading=True)
     jobs = chosen.look_up(client)
-    choice = _LogChoice(client.home, jobs, incarnation, node, since, lines, _LineFilter(grep, rank))
+    choice = _LogChoice(client.home, jobs, incarnation, node, since, lines, stream, _LineFilter(grep, rank))
     if follow:
         _follow(client, choice)
         return
@@ -124,31 +132,42 @@ class _LogChoice:
     node: str | None
     since: float | None  # seconds since the epoch
     lines: int | None  # the last of them
+    stream: int | None  # STDOUT or STDERR; None: both
     filter: "_LineFilter"
+
+    @property
+    def by_line(self) -> bool:
+        """Whether not all that stands in a row is chosen."""
+        return bool(self.filter) or self.stream is not None
 
     @property
     def partial(self) -> bool:
         """Whether there may be more output than this."""
-        return bool(self.filter) or (self.incarnation, self.node, self.since) != (None, None, None)
+        return self.by_line or (self.incarnation, self.node, self.since) != (None, None, None)
 
     def files(self, job: int) -> list[LogFile]:
-        """The log files of a job, as far as they are chosen."""
-        return log_files(self.home, job, self.incarnation, self.node)
+        """The log files of a job, as far as they are chosen. Raises ClickException where its streams are one."""
+        files = log_files(self.home, job, self.incarnation, self.node)
+        if self.stream is not None and not all(file.path.with_suffix(STREAMS).exists() for file in files):
+            step = "hpcdl submit --error FILE keeps them apart"
+            raise click.ClickException(f"stdout and stderr of job {job} came as one: {step}")
+        return files
 
     def begin(self, path: Path) -> int:
         """Where in a file the chosen lines may begin."""
         begin = 0 if self.since is None else begin_since(path, self.since)
-        return begin if self.filter else max(begin, _begin(path, self.lines))
+        return begin if self.by_line else max(begin, _begin(path, self.lines))
 
     def pieces(self, file: LogFile) -> Iterator[bytes]:
         """What is chosen of a file, in pieces of bytes."""
-        if not self.filter:
-            yield from _pieces(file, self.begin(file.path))
+        begin = self.begin(file.path)
+        if not self.by_line:
+            yield from _pieces(file, begin)
             return
-        stream = LineStream()
+        chosen, lines = _StreamBytes(file.path, self.stream, begin), LineStream()
         last = deque[bytes](maxlen=self.lines)
-        for piece in (*_pieces(file, self.begin(file.path)), b""):
-            kept = self.filter.keep(stream.take(piece, last=not piece))
+        for piece in chain(_pieces(file, begin), (b"",)):
+            kept = self.filter.keep(lines.take(chosen.take(piece), last=not piece))
             if self.lines is None:
                 yield b"".join(kept)
             last.extend(kept)
@@ -170,6 +189,46 @@ class LineStream:
             lines.append(self._rest)
             self._rest = b""
         return [line + b"\n" for line in lines]
+
+
+class _StreamBytes:
+    """Chooses the bytes of one stream of a log, from the byte `at` on: beside it stands where one stream follows the
+    other (`Log` of agent/supervisor/output.py). `stream` None: all of them."""
+
+    def __init__(self, log: Path, stream: int | None, at: int) -> None:
+        self._path = log.with_suffix(STREAMS)
+        self._stream = stream
+        self._at = at
+        self._read = 0  # bytes of that file
+        self._changes: list[tuple[int, int]] = []  # from which byte on, which stream
+
+    def take(self, piece: bytes) -> bytes:
+        """Of the next bytes those of the stream."""
+        if self._stream is None:
+            return piece
+        self._look()
+        first = self._at
+        self._at += len(piece)
+        place = bisect_right(self._changes, first, key=lambda change: change[0])
+        stream = self._changes[place - 1][1] if place else 0
+        kept, begin = [], 0
+        for at, following in (*islice(self._changes, place, None), (self._at, 0)):
+            end = min(at, self._at) - first
+            if stream == self._stream:
+                kept.append(piece[begin:end])
+            begin, stream = end, following
+            if at >= self._at:
+                break
+        return b"".join(kept)
+
+    def _look(self) -> None:
+        """After the bytes are read: what is said of them stands there before they do."""
+        with open(self._path, "rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        whole = content[: len(content) // CHANGE.size * CHANGE.size]
+        self._read += len(whole)
+        self._changes += CHANGE.iter_unpack(whole)
 
 
 class _LineFilter:
@@ -316,14 +375,16 @@ class _FollowedLog:
     def __init__(self, file: LogFile, choice: _LogChoice, *, new: bool) -> None:
         self.file = file
         self._filter = choice.filter
+        self._by_line = choice.by_line
         self._offset = 0 if new else choice.begin(file.path)
-        self._tail = choice.lines if choice.filter and not new else None
+        self._tail = choice.lines if choice.by_line and not new else None
+        self._chosen = _StreamBytes(file.path, choice.stream, self._offset)
         self._stream = LineStream()
 
     def read(self, *, last: bool) -> Iterator[bytes]:
         """What has come since; with the `last` reading also a line without an end."""
         grown = self.file.path.stat().st_size > self._offset
-        if not self._filter:
+        if not self._by_line:
             for piece in _pieces(self.file, self._offset) if grown else ():
                 self._offset += len(piece)
                 yield piece
@@ -331,7 +392,7 @@ class _FollowedLog:
         kept = deque[bytes](maxlen=self._tail)
         for piece in _pieces(self.file, self._offset) if grown else ():
             self._offset += len(piece)
-            kept.extend(self._filter.keep(self._stream.take(piece)))
+            kept.extend(self._filter.keep(self._stream.take(self._chosen.take(piece))))
         if last:
             kept.extend(self._filter.keep(self._stream.take(b"", last=True)))
         self._tail = None

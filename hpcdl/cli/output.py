@@ -67,13 +67,17 @@ def value_column(title: str, key: str, text: Callable[[Any], str] = str, **more:
     return Column(title, lambda row: "-" if row.get(key) is None else text(row[key]), **more)
 
 
+IDS_ONLY = "Ids only, one a line."
+
+
 def outputs(command: F) -> F:
     """Give a command `--json` and `--quiet`; it is called with its context, and `output=Output.…` instead."""
-    return outputs_as("Ids only, one a line.")(command)
+    return outputs_as(IDS_ONLY)(command)
 
 
-def outputs_as(told: str) -> Callable[[F], F]:
-    """`outputs` for a command whose `--quiet` prints something else; `told`: its help."""
+def outputs_as(told: str, name: str = "output") -> Callable[[F], F]:
+    """`outputs` for a command whose `--quiet` prints something else; `told`: its help. `name`: of the argument, where
+    the command has an option --output of its own."""
 
     def decorate(command: F) -> F:
         @click.option("--json", "as_json", is_flag=True, help='Exactly one JSON value, with "schema": 1.')
@@ -84,7 +88,7 @@ def outputs_as(told: str) -> Callable[[F], F]:
             if as_json and quiet:
                 raise click.UsageError("--json and --quiet exclude each other", ctx)
             output = Output.JSON if as_json else Output.QUIET if quiet else Output.TABLE
-            return command(ctx, output=output, **options)
+            return command(ctx, **{name: output}, **options)
 
         return with_output  # type: ignore[return-value]
 

@@ -22,7 +22,7 @@ _COPY = re.compile(r"ledger-copy-[0-9a-f]{16}\.sqlite(-wal|-shm|-journal)?")
 _UNFINISHED = re.compile(r"\.(ledger-archive-\d{12,}-\d{12,}\.jsonl\.gz|ledger\.sqlite\.version-\d+)\.tmp")
 _CLAIM = re.compile(r"claim\.json")
 _SCRIPT = re.compile(r"[0-9a-f]{64}\.sh")
-_LOG = re.compile(r"\d+\.[A-Za-z0-9:._%-]+\.(log|times)")
+_LOG = re.compile(r"\d+\.[A-Za-z0-9:._%-]+\.(log|times|streams)")
 _PILOT = re.compile(r"[A-Za-z0-9._-]+\.(log|out|err|sh)")
 _REFUSED = re.compile(r"[A-Za-z0-9._-]+\.json(\.[A-Za-z0-9]+)?(\.reason)?")
 

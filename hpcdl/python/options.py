@@ -49,6 +49,8 @@ class Options(TypedDict, total=False):
     links: Mapping[str, str]  # by the name of the site
     env: Mapping[str, str | None] | Sequence[str]  # None: as it is here
     cwd: str | os.PathLike[str]
+    output: str | os.PathLike[str]  # files, from cwd on; "%j": its id
+    error: str | os.PathLike[str]
     retries: int
     grace: float | str | timedelta
     checkpoint_dir: str | os.PathLike[str]

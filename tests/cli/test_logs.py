@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.agent.supervisor.output import STDERR, STDOUT, Log
 from hpcdl.cli import logs
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
@@ -175,3 +176,49 @@ def test_several_logs_are_followed(sweep: FakeDaemon, hpcdl: Run, monkeypatch: p
     first = [line for line in lines if line.startswith("1 | ")]
     assert first == ["1 | last of 1 0 more", *(f"1 |  {number} more" for number in range(1, 30))]
     assert sorted(line for line in lines if line.startswith("2.")) == ["2.1.n1 | b", "2.2.n2 | c"]
+
+
+def test_one_stream_of_those_that_are_apart(log: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Log(str(log), 1 << 20, pytest.fail, apart=True)
+    for text, stream in ((b"a\nb", STDOUT), (b"x\n", STDERR), (b" end\nc\n", STDOUT), (b"y\nz", STDERR)):
+        written.write(text, stream)
+    written.close()
+    for size in (1 << 20, 7, 5):
+        monkeypatch.setattr(logs, "_PIECE", size)
+        assert hpcdl("logs", 1).out == "a\nbx\n end\nc\ny\nz"
+        assert hpcdl("logs", 1, "--stdout").out == "a\nb end\nc\n"
+        assert hpcdl("logs", 1, "--stderr").out == "x\ny\nz\n"
+    assert hpcdl("logs", 1, "--stdout", "-n", 2).out == "b end\nc\n"
+    assert hpcdl("logs", 1, "--stderr", "--grep", "[xz]", "--json").value["logs"][0]["text"] == "x\nz\n"
+    assert hpcdl("logs", 1, "--stderr", "--since", "1h").out == "x\ny\nz\n"
+    assert hpcdl("logs", 1, "--stdout", "--quiet").out == f"{log}\n"
+
+
+def test_streams_that_are_one(sweep: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("logs", 1, "--stderr")
+    said = "hpcdl: stdout and stderr of job 1 came as one: hpcdl submit --error FILE keeps them apart\n"
+    assert (done.code, done.out, done.err) == (1, "", said)
+    assert hpcdl("logs", "1-3", "--stdout").err == said
+    assert hpcdl("logs", "-f", 1, "--stdout").err == said
+    assert "has printed nothing there" in hpcdl("logs", 3, "--stdout").err
+
+
+def test_one_stream_is_followed(log: Path, fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_POLL_S", 0.01)
+    monkeypatch.setattr(logs, "_ASK_S", 0.02)
+    fake.world.jobs[1] = row(1, state="RUNNING")
+
+    def train() -> None:
+        written = Log(str(log), 1 << 20, pytest.fail, apart=True)
+        for number in range(50):
+            written.write(b"out %d\n" % number, STDOUT)
+            written.write(b"err %d\n" % number, STDERR)
+            time.sleep(0.002)
+        written.close()
+        fake.world.jobs[1]["state"] = "DONE"
+
+    trains = threading.Thread(target=train)
+    trains.start()
+    done = hpcdl("logs", "-f", 1, "--stderr")
+    trains.join()
+    assert done.out.splitlines() == [f"err {number}" for number in range(50)]

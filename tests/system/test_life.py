@@ -41,6 +41,26 @@ def test_a_job_is_submitted_runs_and_is_done(cluster: Cluster) -> None:
     assert "resumed at 0 on 1 GPUs" in cluster.cli("logs", str(job))
 
 
+def test_the_output_is_in_the_files_that_the_job_names(cluster: Cluster, tmp_path: Path) -> None:
+    """With stderr apart over two attempts; what cannot be opened fails the job, and says so."""
+    script = "echo out; echo err >&2; test -e again || { touch again; exit 7; }"
+    options = ("--retries", "1", "--cwd", str(tmp_path), "--output", "%x.%j.%N", "--error", "%j.err")
+    [row] = cluster.cli("submit", "--json", "--name", "both", *options, "--", "sh", "-c", script)["jobs"]
+    job = row["id"]
+    cluster.until_done(job)
+    for stream, line, file in (("--stdout", "out", f"both.{job}.n1"), ("--stderr", "err", f"{job}.err")):
+        lines = (tmp_path / file).read_text().splitlines()
+        assert lines == [line] * len(lines)
+        assert len(lines) >= 2, "of each attempt one"
+        assert [each for each in cluster.cli("logs", str(job), stream).splitlines() if each[:3] != "==>"] == lines
+    options = ("--cwd", str(tmp_path), "--output", "%j/none")
+    [row] = cluster.cli("submit", "--json", *options, "--", "true")["jobs"]
+    cluster.until_state(row["id"], "FAILED")
+    found = cluster.job(row["id"])
+    assert found["exit_code"] == 73
+    assert f"cannot write its output to {tmp_path}/{row['id']}/none: No such file" in found["detail"]
+
+
 def test_a_job_in_the_foreground_returns_its_exit_code(cluster: Cluster) -> None:
     assert cluster.cli("run", "--quiet", "--", "sh", "-c", "echo out; echo err >&2; exit 7", code=7) == "out\nerr\n"
     cluster.cli("run", "--", "sh", "-c", "kill -SEGV $$", code=139)

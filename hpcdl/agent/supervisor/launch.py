@@ -57,11 +57,12 @@ def launch(
     start: Start,
     environment: dict[str, str],
     output: int,
+    error: int,
     umask: int,
     cpus: Collection[int] = (),
     cgroup: int | None = None,
 ) -> int:
-    """Start the command with stdout and stderr on the descriptor `output`; its pid. The caller reaps it.
+    """Start the command with these descriptors as stdout and stderr; its pid. The caller reaps it.
 
     `cpus`: the processors that it runs on, none: as we do. `cgroup`: an `entrance` that it goes through, and is closed.
 
@@ -83,7 +84,7 @@ def launch(
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=output,
+            stderr=error,
             start_new_session=True,
             umask=umask,
             preexec_fn=prepare,

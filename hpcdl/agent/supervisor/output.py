@@ -1,6 +1,7 @@
 """The trainer's output: from a pipe into the log, with progress read from its lines on the way.
 
 Whatever happens to the log (disk full, too long, not a file), the pipe is read on, so the trainer never waits for it.
+Where stdout and stderr are apart there are two pipes into one log, in the order in which they are read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ TAIL_BYTES = 1 << 16  # eight ranks' last words, and their launcher's
 DETAIL_LENGTH = 300
 REGEX_BUDGET_S = 1.0
 _F_SETPIPE_SZ = 1031
-_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_LOG_FLAGS = _FLAGS | os.O_NOFOLLOW
+STDOUT, STDERR = 1, 2
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
 
 _PLACE = ("step", "total", "samples")
@@ -40,67 +43,89 @@ _PLACE = ("step", "total", "samples")
 Note = Callable[[str], None]
 
 
+class OutputFile:
+    """A file that output is appended to. What cannot be written is dropped, with one note."""
+
+    def __init__(self, descriptor: int, name: str, note: Note) -> None:
+        self._file = descriptor
+        self._name = name
+        self._note = note
+        self._noted = False
+        self.size = os.fstat(descriptor).st_size
+
+    def append(self, data: bytes) -> int:
+        """How many bytes of it could not be written; never raises, never waits."""
+        left = memoryview(data)
+        try:
+            while left:
+                written = os.write(self._file, left)
+                self.size += written
+                left = left[written:]
+        except OSError as error:
+            if not self._noted:
+                self._noted = True
+                self._note(f"output is dropped, {self._name} cannot be written: {error.strerror}")
+        return len(left)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 class Log:
     """The log of one incarnation, at most `limit` bytes of it. What cannot be written is dropped, with one note.
 
     Beside it, in `.times` for `.log`, stands at what time it had how many bytes, for `hpcdl logs --since`: pairs of
     seconds since the machine's boot (the newest is as old as that file) and bytes, at most one a second, and fewer of a
-    long run.
+    long run. In `.streams`, where stdout and stderr are `apart`, stands where the one follows the other (`CHANGE`).
     """
 
-    def __init__(self, path: str, limit: int, note: Note) -> None:
+    def __init__(self, path: str, limit: int, note: Note, *, apart: bool = False) -> None:
         self._note = note
         self._left = limit
         self._limit = limit
         self._dropped = 0
-        self._noted = False
-        self._file = self._times = -1
+        self._file: OutputFile | None = None
+        self._times = -1
         self._times_path = f"{path.removesuffix('.log')}.times"
-        self._size = 0
         self._began = self._time_due = 0.0
+        self._streams: _Changes | None = None
         try:
-            self._file = os.open(path, _LOG_FLAGS, 0o600)
-            self._size = os.fstat(self._file).st_size
-            if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                self.close()
+            if apart:  # before the log: where that is, this is
+                self._streams = _Changes(f"{path.removesuffix('.log')}.streams")
+            file = os.open(path, _LOG_FLAGS, 0o600)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
                 raise OSError(0, "it is not a regular file")
+            self._file = OutputFile(file, "the log", note)
         except OSError as error:
+            self.close()
             note(f"the log {path} cannot be written, the output is dropped: {error.strerror}")
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, stream: int = STDOUT) -> None:
         """Append to the log; never raises, never waits."""
-        if self._file < 0:
+        if self._file is None:
             return
-        self._note_time()
+        self._note_time(self._file)
         if self._dropped:
             marker = f"\n[hpcdl: {self._dropped} bytes of output were dropped]\n".encode()
-            if self._unwritten(marker):
+            if self._file.append(marker):
                 self._dropped += len(data)
                 return
             self._dropped = 0
-        kept = data[: self._left]
-        self._dropped = self._unwritten(kept)
+        if self._streams is not None and stream != self._streams.last:
+            if not self._streams.change(self._file.size, stream):
+                self._dropped = len(data)  # it would be taken for the other's
+                return
+            self._left -= CHANGE.size
+        kept = data[: max(0, self._left)]
+        self._dropped = self._file.append(kept)
         self._left -= len(kept) - self._dropped
         if self._left <= 0:
             self._note(f"the log has reached its limit of {self._limit} bytes, the rest of the output is dropped")
-            self._unwritten(f"\n[hpcdl: the log ends here, at its limit of {self._limit} bytes]\n".encode())
+            self._file.append(f"\n[hpcdl: the log ends here, at its limit of {self._limit} bytes]\n".encode())
             self.close()
 
-    def _unwritten(self, data: bytes) -> int:
-        """Write the data; how many bytes of it could not be written."""
-        left = memoryview(data)
-        try:
-            while left:
-                written = os.write(self._file, left)
-                self._size += written
-                left = left[written:]
-        except OSError as error:
-            if not self._noted:
-                self._noted = True
-                self._note(f"output is dropped, the log cannot be written: {error.strerror}")
-        return len(left)
-
-    def _note_time(self) -> None:
+    def _note_time(self, file: OutputFile) -> None:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         if now < self._time_due:
             return
@@ -109,15 +134,45 @@ class Log:
                 self._began = now
                 self._times = os.open(self._times_path, _LOG_FLAGS, 0o600)
             self._time_due = now + max(1.0, (now - self._began) / 1000)
-            os.write(self._times, struct.pack("<dq", now, self._size))
+            os.write(self._times, struct.pack("<dq", now, file.size))
         except OSError:  # a full disk, say: a part of a pair would put all that follow out of place
             self._time_due = math.inf
 
     def close(self) -> None:
-        for file in (self._file, self._times):
-            if file >= 0:
-                os.close(file)
-        self._file = self._times = -1
+        for each in (self._file, self._streams):
+            if each is not None:
+                each.close()
+        self._file = self._streams = None
+        if self._times >= 0:
+            os.close(self._times)
+            self._times = -1
+
+
+CHANGE = struct.Struct("<qB")
+"""In the file `.streams`: from this byte of the log on it is of this stream, STDOUT or STDERR."""
+
+
+class _Changes:
+    """The file that says where in a log one stream follows the other. Raises OSError."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, _LOG_FLAGS & ~os.O_APPEND, 0o600)
+        self._end = os.fstat(self._file).st_size // CHANGE.size * CHANGE.size
+        self.last = 0  # the stream, 0 for none
+
+    def change(self, at: int, stream: int) -> bool:
+        """From here on it is that stream's; False where this could not be written."""
+        try:
+            if os.pwrite(self._file, CHANGE.pack(at, stream), self._end) < CHANGE.size:
+                return False  # the next one is written over it
+        except OSError:
+            return False
+        self._end += CHANGE.size
+        self.last = stream
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 class ProgressReader:
@@ -222,25 +277,13 @@ class ProgressReader:
         return ProgressPacket(step, self._total if total is None else total, samples)
 
 
-class TrainerOutput:
-    """The reading end of the pipe that is the trainer's stdout and stderr."""
+class OutputPipe:
+    """A pipe that is the trainer's stdout, its stderr, or both."""
 
-    def __init__(
-        self,
-        log: Log,
-        reader: ProgressReader,
-        on_progress: Callable[[ProgressPacket], None],
-        mark: bytes = b"",
-        on_mark: Callable[[bytes], None] | None = None,
-    ) -> None:
-        """`on_mark`: is given the last output up to each line that has `mark` in it."""
-        self._log = log
-        self._reader = reader
-        self._on_progress = on_progress
-        self._mark = mark
-        self._on_mark = on_mark
-        self._line = b""  # that has not ended yet
-        self.tail = b""
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.file: OutputFile | None = None  # that has what comes, besides the log
+        self._rest = b""  # a line that has not ended yet
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_end, False)
         try:
@@ -251,46 +294,117 @@ class TrainerOutput:
     def fileno(self) -> int:
         return self._read_end
 
+    def pieces(self, most: int) -> Iterator[bytes]:
+        """What is there now, in so many pieces at most; the last one is empty where the output has ended."""
+        for _ in range(most):
+            try:
+                data = os.read(self._read_end, READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            yield data
+            if not data:
+                return
+
+    def lines(self, data: bytes) -> bytes:
+        """Whole lines of what has come; the rest waits for its end, and where it is long it has one here."""
+        data = self._rest + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > LINE_BYTES:
+            self._rest = b""
+            return data + b"\n"
+        self._rest = data[end:]
+        return data[:end]
+
+    def remainder(self) -> bytes:
+        """The line that never ended, as one that has; b"" for none."""
+        return self._rest and self._rest + b"\n"
+
     def started(self) -> None:
         """The trainer has its end now; ours is closed, so that the end of the output is seen."""
         os.close(self.write_end)
         self.write_end = -1
 
-    def read(self) -> bool:
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        os.close(self._read_end)
+        if self.write_end >= 0:
+            os.close(self.write_end)
+
+
+class TrainerOutput:
+    """The reading ends of the pipes that are the trainer's stdout and stderr: one for both, or one each."""
+
+    def __init__(
+        self,
+        log: Log,
+        reader: ProgressReader,
+        on_progress: Callable[[ProgressPacket], None],
+        mark: bytes = b"",
+        on_mark: Callable[[bytes], None] | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        """`on_mark`: is given the last output up to each line that has `mark` in it. `apart`: stderr has a pipe of its
+        own; the order of what comes by the two at once is not known."""
+        self._log = log
+        self._reader = reader
+        self._on_progress = on_progress
+        self._mark = mark
+        self._on_mark = on_mark
+        self._line = b""  # that has not ended yet
+        self.tail = b""
+        self.pipes = [OutputPipe(stream) for stream in ((STDOUT, STDERR) if apart else (STDOUT,))]
+
+    @property
+    def write_ends(self) -> tuple[int, int]:
+        """Of stdout and stderr."""
+        return self.pipes[0].write_end, self.pipes[-1].write_end
+
+    def copy_to(self, output: str, error: str, note: Note) -> None:
+        """What comes is appended to these files, too; "": to none. `error`: of stderr alone. Raises OSError."""
+        for pipe, path in zip(self.pipes, (output, error), strict=False):
+            if path:
+                pipe.file = OutputFile(os.open(path, _FLAGS, 0o666), path, note)
+
+    def started(self) -> None:
+        """The trainer has its ends now."""
+        for pipe in self.pipes:
+            pipe.started()
+
+    def read(self, pipe: OutputPipe) -> bool:
         """Copy what is there; False once the output has ended."""
-        for _ in range(READS_AT_ONCE):
-            try:
-                data = os.read(self._read_end, READ_BYTES)
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
+        for data in pipe.pieces(READS_AT_ONCE):
             if not data:
                 return False
-            self._take(data)
+            self._take(pipe, data)
         return True
 
     def finish(self) -> None:
         """Every process of the incarnation is gone: copy what is left and close."""
-        for _ in range(DRAIN_BYTES // READ_BYTES):
-            try:
-                data = os.read(self._read_end, READ_BYTES)
-            except OSError:
-                break
-            if not data:
-                break
-            self._take(data)
+        for pipe in self.pipes:
+            for data in filter(None, pipe.pieces(DRAIN_BYTES // READ_BYTES)):
+                self._take(pipe, data)
+            self._read_lines(pipe.remainder())
         self._say(self._reader.finish())
         self.close()
 
     def close(self) -> None:
         self._log.close()
-        os.close(self._read_end)
-        if self.write_end >= 0:
-            os.close(self.write_end)
+        for pipe in self.pipes:
+            pipe.close()
 
-    def _take(self, data: bytes) -> None:
-        self._log.write(data)
+    def _take(self, pipe: OutputPipe, data: bytes) -> None:
+        self._log.write(data, pipe.stream)
+        if pipe.file is not None:
+            pipe.file.append(data)
+        self._read_lines(data if len(self.pipes) == 1 else pipe.lines(data))  # no line is made of two streams' pieces
+
+    def _read_lines(self, data: bytes) -> None:
+        if not data:
+            return
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         self._say(self._reader.feed(data))
         if self._on_mark is not None:

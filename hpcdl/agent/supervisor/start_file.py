@@ -83,13 +83,17 @@ class Start:
     continue_from: str = ""  # as in a JobSpec
     local_checkpoint_dir: str | None = None  # on this node: what is saved there is drained to `checkpoint_dir`
     memory_mib: int | None = None  # that its processes may take together; None: no limit
+    output: str = ""  # the file that has its output, too; "": none
+    error: str = ""  # the same of its stderr alone
+    apart: bool = False  # stdout and stderr come by a pipe each, and the log knows which is which
 
     def __post_init__(self) -> None:
         if not self.tag or "\0" in self.tag:
             raise BadStart(f"tag {self.tag!r} must not be empty")
         if not self.argv:
             raise BadStart("argv is empty: there is no command to start")
-        if any("\0" in text for text in (*self.argv, self.cwd, self.log, *self.env, *self.env.values())):
+        files = (self.log, self.output, self.error)
+        if any("\0" in text for text in (*self.argv, self.cwd, *files, *self.env, *self.env.values())):
             raise BadStart("argv, cwd, log and env must not hold NUL characters")
         if self.signal not in PRESETS:
             raise BadStart(f"signal {self.signal!r} is none of {', '.join(PRESETS)}")

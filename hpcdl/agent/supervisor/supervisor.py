@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, resources, run_folder
@@ -23,7 +24,7 @@ from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
 from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up
 from hpcdl.agent.supervisor.memberships import Memberships
-from hpcdl.agent.supervisor.output import Log, ProgressReader, TrainerOutput, printable
+from hpcdl.agent.supervisor.output import Log, OutputPipe, ProgressReader, TrainerOutput, printable
 from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
 from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
 from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
@@ -75,11 +76,12 @@ class Supervisor:
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
         self._start = self._with_local_tier(start)
-        log = Log(start.log, start.log_limit_bytes, self._note)
+        log = Log(start.log, start.log_limit_bytes, self._note, apart=start.apart)
         reader = ProgressReader(start.progress_regex, start.steps, self._note, start.progress)
         self._read_progress = reader
-        self._output = TrainerOutput(log, reader, self._on_progress, exit_cause.MARK, self._on_rank_failure)
-        self._output_read = False
+        on_mark = self._on_rank_failure
+        self._output = TrainerOutput(log, reader, self._on_progress, exit_cause.MARK, on_mark, apart=start.apart)
+        self._reading: set[OutputPipe] = set()
         self._gpu_env: Mapping[str, str] | None = None
         self._failure: Exit | None = None  # why we ended or never began it
         self._unloadable = ""  # the trainer's word that no checkpoint is whole; it ends, unless its script goes on
@@ -210,13 +212,13 @@ class Supervisor:
         return start
 
     def _begin(self) -> None:
-        if not self._start.gate and not self._claim():
+        if not self._open_files() or (not self._start.gate and not self._claim()):
             self._finish()
             return
         environment = self._start.environment(os.path.join(self._path, NAME))
         try:
             cpus = resources.processors(None if self._start.gate else self._start.gpu_env)
-            ways = (self._output.write_end, self._umask, cpus, self._memory.entrance)
+            ways = (*self._output.write_ends, self._umask, cpus, self._memory.entrance)
             pid = launch.launch(self._start, environment, *ways)
         except launch.CommandNotStarted as error:
             self._failure = Exit(error.code, detail=str(error))
@@ -225,9 +227,23 @@ class Supervisor:
         self._output.started()
         self._trainer.main = pid
         self._oom_kills.watch(pid)
-        self._selector.register(self._output, selectors.EVENT_READ, self._on_output)
-        self._output_read = True
+        for pipe in self._output.pipes:
+            self._selector.register(pipe, selectors.EVENT_READ, partial(self._on_output, pipe))
+            self._reading.add(pipe)
         self._record("started", pid=pid, start=processes.start_ticks_of_child(pid))
+
+    def _open_files(self) -> bool:
+        """Those that its output goes to besides the log; False, and why in `_failure`, if we must not go on."""
+        ours = os.umask(self._umask)
+        try:
+            self._output.copy_to(self._start.output, self._start.error, self._note)
+        except OSError as error:
+            why = f"cannot write its output to {error.filename}: {error.strerror}"
+            self._failure = Exit(CLAIM_FAILED, detail=why)
+            return False
+        finally:
+            os.umask(ours)
+        return True
 
     def _claim(self) -> bool:
         """Write the claim, if there is a checkpoint folder; False, and why in `_failure`, if we must not go on."""
@@ -264,14 +280,13 @@ class Supervisor:
 
     # what comes
 
-    def _on_output(self) -> None:
-        if not self._output.read():
-            self._stop_reading()
+    def _on_output(self, pipe: OutputPipe) -> None:
+        if not self._output.read(pipe):
+            self._stop_reading(pipe)
 
-    def _stop_reading(self) -> None:
-        if self._output_read:
-            self._output_read = False
-            self._selector.unregister(self._output)
+    def _stop_reading(self, pipe: OutputPipe) -> None:
+        self._reading.remove(pipe)
+        self._selector.unregister(pipe)
 
     def _on_progress(self, progress: ProgressPacket) -> None:
         self._reached(progress.step)
@@ -430,7 +445,8 @@ class Supervisor:
     def _finish(self) -> None:
         """Nothing of the incarnation runs any more: hear what is still on its way, and say how it ended."""
         self._guarded(self._clients.drain)
-        self._stop_reading()
+        for pipe in tuple(self._reading):
+            self._stop_reading(pipe)
         self._guarded(self._output.finish)
         self._guarded(self._clients.finish)
         if self._clients.malformed:

@@ -17,7 +17,7 @@ from hpcdl.batch.system import systems
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.job_selection import ONE_JOB
-from hpcdl.cli.output import Output, outputs, print_fields, say
+from hpcdl.cli.output import IDS_ONLY, Output, outputs_as, print_fields, say
 from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request, others_folder
 from hpcdl.cli.submit.options import AFTER, job_options
 from hpcdl.cli.submit.send import send, show, tell
@@ -87,11 +87,11 @@ def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) 
 )  # fmt: skip
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...", shell_complete=completion.files)
-@outputs
+@outputs_as(IDS_ONLY, "printed")
 def submit(
     ctx: click.Context,
     /,
-    output: Output,
+    printed: Output,
     command: tuple[str, ...],
     file: str | None,
     model_job: "Word | None",
@@ -142,7 +142,7 @@ def submit(
         job, batch = call.job(given, ping=no_spool)
         found, entries = [job], [job.entry()]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
-    notes = _notes(found, output)
+    notes = _notes(found, printed)
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
     if request_id is None:  # of one that is repeated, the folder may be its own by now
@@ -156,9 +156,9 @@ def submit(
         answer = call.client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0)
         if template is not None:
             answer |= {"like": template.id, "specs": entries}
-            if output is Output.TABLE:
+            if printed is Output.TABLE:
                 print_fields(list(template.changes(found[0].spec)))
-        tell(_with_notes(answer, found, notes, output), output, doubts)
+        tell(_with_notes(answer, found, notes, printed), printed, doubts)
         return
     try:
         answer = send(call.client, body, number=sum(each.size for each in found), spool=not no_spool and like is None)
@@ -174,7 +174,7 @@ def submit(
             say(str(each))
         if not batch.asked.gpus and not given["gpus"][0]:
             say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
-    show(_with_notes(answer, found, notes, output), output, doubts)
+    show(_with_notes(answer, found, notes, printed), printed, doubts)
 
 
 def _notes(found: Sequence[JobRequest], output: Output) -> list[str]:

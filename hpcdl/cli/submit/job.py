@@ -93,6 +93,9 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     means, batch = _means(given["rescale"], command, nodes), given.get("batch")
     if given["signal"] == "lightning" and batch is None:
         command, batch = as_tasks(command, name, (low, high, counts), nodes)
+    files = {name: os.path.expanduser(given[name] or "") for name in ("output", "error")}
+    if batch is not None:  # whose own files these replace
+        batch = replace(batch, **{name: "" for name, file in files.items() if file})
     if given["container"]:
         command = in_container(given["container"], command, given, means)
     folder = Path(given["cwd"] or ".")
@@ -104,6 +107,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     burst = stage_plans(given, command, place, None if high is None else high * nodes[1])
     spec = JobSpec(
         **{name: given[name] for name in _AS_GIVEN},
+        output=files["output"],
+        error=files["error"],
         command=command,
         name=name,
         user=user_name(os.getuid()),
@@ -139,6 +144,9 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         check_places(spec, array)
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)
+    for file in (spec.output, spec.error):
+        if why := unwritable_file(file, spec.cwd):
+            raise click.ClickException(why)
     return JobRequest(spec, array, given["hold"])
 
 
@@ -313,6 +321,26 @@ def unwritable(folder: str) -> str:
         return f"the checkpoint folder {folder} cannot be made: {path} is no folder: choose another --checkpoint-dir"
     if not os.access(path, os.W_OK | os.X_OK):
         return f"the checkpoint folder {folder} cannot be written: {path} is not yours: choose another --checkpoint-dir"
+    return ""
+
+
+def unwritable_file(pattern: str, cwd: str) -> str:
+    """Why output cannot be appended to a file that is named by a pattern, with the next step; "" where it can, or
+    nobody knows here."""
+    path = os.path.join(cwd, pattern)
+    folder = os.path.dirname(path)
+    if not pattern or "%" in folder or named((folder,)) or not os.path.exists(os.sep.join(folder.split(os.sep)[:2])):
+        return ""  # it is known where the job starts, or nothing of it is on this machine
+    if not os.path.isdir(folder):
+        if not pattern.startswith("/") and not os.path.isdir(cwd):
+            return ""  # said of the job's folder
+        exists = os.path.lexists(folder)
+        why = "it is no folder" if exists else "there is no such folder"
+        return f"{pattern} cannot have the output, {folder}: {why}" + ("" if exists else f": mkdir -p {folder}")
+    if os.path.isdir(path):
+        return f"{path} is a folder: name a file in it for the output, {os.path.join(pattern, '%j.out')}"
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        return f"{path} cannot have the output: you may not write there: choose another file"
     return ""
 
 

@@ -33,6 +33,8 @@ _FIELDS = {
     "gate": ("gate", "command"),
     "signal": ("signal", "command", "batch"),
     "sweep": ("command",),
+    "output": ("output", "batch"),
+    "error": ("error", "batch"),
     **dict.fromkeys(AFTER, ("after", "conditions")),
 }
 """Fields of a job that an option sets, where they are not one of its own name."""

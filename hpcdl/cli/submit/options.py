@@ -312,6 +312,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--env", multiple=True, metavar="K[=V]",
         help="Set K for the job; without =V, K as it is here (which keeps a secret out of the process list).",
     ),
+    click.option(
+        "--output", metavar="FILE",
+        help="Append its output to this file, too: logs/%x-%j.out has its name and id; %A, %a: its array and index; "
+        "%N: the node; %u: you.",
+    ),
+    click.option(
+        "--error", metavar="FILE",
+        help="Append its stderr to this file, and only its stdout to --output; hpcdl logs --stderr knows it, too.",
+    ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Where it runs.  [default: here]"),
     click.option(
         "--retries", type=click.IntRange(0, MOST_RETRIES), default=0, show_default=True, metavar="N",
@@ -392,8 +401,8 @@ def options_of_a_job() -> dict[str, click.Option]:
 
 
 SECTIONS: dict[str, str] = {
-    "The job": "name tag link env cwd container gate trainer_library git after after_any after_failed after_start "
-    "singleton hold priority weight deadline",
+    "The job": "name tag link env cwd output error container gate trainer_library git after after_any after_failed "
+    "after_start singleton hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
     "model accuracy",
     "Many jobs at once": "array sweep max_parallel file",

@@ -153,7 +153,7 @@ def literal(word: str) -> str:
 
 def check_places(spec: JobSpec, array: Array) -> None:
     """Raises ValueError where a word names what the array does not have."""
-    for word in (*spec.command, spec.name, spec.checkpoint_dir or ""):
+    for word in (*spec.command, spec.name, spec.checkpoint_dir or "", spec.output, spec.error):
         for name in sorted(named((word,)) - set(array.names)):
             from difflib import get_close_matches  # few submits need it
 
@@ -191,14 +191,15 @@ def _filler(word: str) -> Filled | None:
 def expand(template: JobSpec, array: Array, first: int) -> tuple[JobSpec, ...]:
     """The specs of an array's jobs, whose first has the id `first`. Raises ValueError where one of them cannot be.
 
-    Values are put in where a word of the command, the name or the checkpoint folder holds `{name}`; a name without
-    such is followed by them in brackets. All of them are learnt of together. They share everything else, so that what
-    was checked of the template holds for them.
+    Values are put in where a word of the command, the name, the checkpoint folder or a file for output holds `{name}`;
+    a name without such is followed by them in brackets. All of them are learnt of together. They share everything else,
+    so that what was checked of the template holds for them.
     """
     base = replace(template, model=template.model or template.name)
     fillers = [(place, fill) for place, word in enumerate(base.command) if (fill := _filler(word)) is not None]
     naming = _filler(base.name) if named((base.name,)) else None
-    folder = _filler(base.checkpoint_dir) if base.checkpoint_dir is not None else None
+    places = {"checkpoint_dir": base.checkpoint_dir or "", "output": base.output, "error": base.error}
+    filling = [(field, fill) for field, word in places.items() if (fill := _filler(word)) is not None]
     command = list(base.command)
     found = []
     for index, swept in array.members():
@@ -217,7 +218,7 @@ def expand(template: JobSpec, array: Array, first: int) -> tuple[JobSpec, ...]:
                 base,
                 command=tuple(command),
                 name=_shown(name),
-                checkpoint_dir=folder(values) if folder is not None else base.checkpoint_dir,
+                **{field: fill(values) for field, fill in filling},
                 array=first,
                 array_index=index,
                 array_most=array.max_parallel,

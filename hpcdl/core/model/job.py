@@ -257,6 +257,9 @@ class JobSpec:
     links: Links = ()  # (name, http(s) URL) that pages link to
     conditions: tuple[tuple[Condition, ...], ...] = ()  # on other jobs: it starts once one of each group is met
     singleton: bool = False  # it waits for the earlier jobs of its name and user to end
+    # Files, as patterns (`%j`) from `cwd` on, to which its output is appended besides its log; "": to none.
+    output: str = ""
+    error: str = ""  # the same of its stderr, which is then kept apart from stdout
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -309,12 +312,12 @@ class JobSpec:
             raise ValueError(f"stall_s must be from 0 (never) to 2592000 seconds, got {self.stall_s}")
         if self.signal not in SIGNAL_PRESETS:
             raise ValueError(f"signal must be one of {', '.join(SIGNAL_PRESETS)}, got {self.signal!r}")
-        texts = (*self.command, self.cwd, self.checkpoint_dir or "", *(part for pair in self.env for part in pair))
-        joined = "\n".join(texts)
+        files = (self.cwd, self.checkpoint_dir or "", self.output, self.error)
+        joined = "\n".join((*self.command, *files, *(part for pair in self.env for part in pair)))
         if "\0" in joined:
-            raise ValueError("command, folders and environment must not hold NUL characters")
+            raise ValueError("command, folders, files and environment must not hold NUL characters")
         if not _has_bytes(joined):
-            raise ValueError("command, folders and environment must be text that can be written as UTF-8")
+            raise ValueError("command, folders, files and environment must be text that can be written as UTF-8")
         for what, path in (("cwd", self.cwd), ("checkpoint folder", self.checkpoint_dir)):
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"the {what} must be an absolute path, got {path!r}")

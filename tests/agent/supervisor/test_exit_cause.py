@@ -305,8 +305,8 @@ def test_marks_are_seen_however_the_output_comes(tmp_path: Path, size: int) -> N
     output = TrainerOutput(log, ProgressReader(None, None, print), lambda _: None, MARK, marked.append)
     said = recorded("no_such_file_restarted_once")
     for at in range(0, len(said), size):
-        os.write(output.write_end, said[at : at + size])
-        output.read()
+        os.write(output.write_ends[0], said[at : at + size])
+        output.read(output.pipes[0])
     output.started()
     output.finish()
     assert [exit_cause.torchrun_failure(each) for each in marked] == [RankFailure(2, None, NOT_THERE)] * 2

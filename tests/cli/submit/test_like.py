@@ -16,6 +16,7 @@ FIRST = (
     "--signal", "hf", "--priority", "4", "--weight", "2", "--profile", "p", "--steps", "9", "--model", "m",
     "--accuracy", "0.9", "--retries", "3", "--stall", "60:restart", "--resumes", "out/*", "--tag", "a,b",
     "--link", "w=https://w/1", "--share", "foreground:5", "--gpu-memory", "1G", "--deadline", "prior",
+    "--output", "%j.out", "--error", "%j.err",
     "--progress-regex", "s=(\\d+)", "--no-trainer-library", "--env", "A=1", "--notify", "true",
 )  # fmt: skip
 COMMAND = ("--", "python", "train.py", "--lr", "{x}")
