@@ -93,6 +93,8 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("reason", str(row.get("reason") or "")),
             ("command", shlex.join(map(str, spec.get("command", ())))),
             ("cwd", str(spec.get("cwd") or "")),
+            ("output", str(spec.get("output") or "")),
+            ("error", str(spec.get("error") or "")),
             ("git", git_text(spec)),
             ("asked", asked),
             ("after", _after(spec)),

@@ -43,7 +43,7 @@ _PLACE = ("step", "total", "samples")
 Note = Callable[[str], None]
 
 
-class OutputFile:
+class AppendedFile:
     """A file that output is appended to. What cannot be written is dropped, with one note."""
 
     def __init__(self, descriptor: int, name: str, note: Note) -> None:
@@ -84,7 +84,7 @@ class Log:
         self._left = limit
         self._limit = limit
         self._dropped = 0
-        self._file: OutputFile | None = None
+        self._file: AppendedFile | None = None
         self._times = -1
         self._times_path = f"{path.removesuffix('.log')}.times"
         self._began = self._time_due = 0.0
@@ -96,7 +96,7 @@ class Log:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 os.close(file)
                 raise OSError(0, "it is not a regular file")
-            self._file = OutputFile(file, "the log", note)
+            self._file = AppendedFile(file, "the log", note)
         except OSError as error:
             self.close()
             note(f"the log {path} cannot be written, the output is dropped: {error.strerror}")
@@ -125,7 +125,7 @@ class Log:
             self._file.append(f"\n[hpcdl: the log ends here, at its limit of {self._limit} bytes]\n".encode())
             self.close()
 
-    def _note_time(self, file: OutputFile) -> None:
+    def _note_time(self, file: AppendedFile) -> None:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         if now < self._time_due:
             return
@@ -282,7 +282,7 @@ class OutputPipe:
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
-        self.file: OutputFile | None = None  # that has what comes, besides the log
+        self.file: AppendedFile | None = None  # that has what comes, besides the log
         self._rest = b""  # a line that has not ended yet
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_end, False)
@@ -367,7 +367,7 @@ class TrainerOutput:
         """What comes is appended to these files, too; "": to none. `error`: of stderr alone. Raises OSError."""
         for pipe, path in zip(self.pipes, (output, error), strict=False):
             if path:
-                pipe.file = OutputFile(os.open(path, _FLAGS, 0o666), path, note)
+                pipe.file = AppendedFile(os.open(path, _FLAGS, 0o666), path, note)
 
     def started(self) -> None:
         """The trainer has its ends now."""
