@@ -53,8 +53,8 @@ def test_the_output_is_in_the_files_that_the_job_names(cluster: Cluster, tmp_pat
         assert lines == [line] * len(lines)
         assert len(lines) >= 2, "of each attempt one"
         assert [each for each in cluster.cli("logs", str(job), stream).splitlines() if each[:3] != "==>"] == lines
-    options = ("--cwd", str(tmp_path), "--output", "%j/none")
-    [row] = cluster.cli("submit", "--json", *options, "--", "true")["jobs"]
+    nowhere = ("--cwd", str(tmp_path), "--output", "%j/none")
+    [row] = cluster.cli("submit", "--json", *nowhere, "--", "true")["jobs"]
     cluster.until_state(row["id"], "FAILED")
     found = cluster.job(row["id"])
     assert found["exit_code"] == 73

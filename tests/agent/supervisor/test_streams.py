@@ -33,8 +33,7 @@ def of_stream(log: Path, stream: int) -> bytes:
 def test_output_is_appended_to_the_files_that_the_job_names(agent: Agent) -> None:
     agent.log = agent.base / "2.n1.log"
     (agent.base / "out").write_bytes(b"of attempt 1\n")
-    files = {"output": str(agent.base / "out"), "error": str(agent.base / "err")}
-    agent.start(BOTH, apart=True, **files)
+    agent.start(BOTH, apart=True, output=str(agent.base / "out"), error=str(agent.base / "err"))
     assert agent.exit()["code"] == 0
     assert (agent.base / "out").read_bytes() == b"of attempt 1\nout 1\n"
     assert (agent.base / "err").read_bytes() == b"err 1\nerr 2\n"
