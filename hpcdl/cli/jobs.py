@@ -55,10 +55,14 @@ def _act(ctx: click.Context, verb: str, chosen: Selection, output: Output, **mor
         say(line)
     for row in rows if verb == "suspend" else ():
         _warn(row)
-    told = {"cancelled": answer["cancelled"]} if verb == "retry" else {}
-    if not output.print_data({"jobs": rows, "errors": errors, "skipped": skipped, **told}, [row["id"] for row in rows]):
+    more_keys = {"cancelled": answer["cancelled"]} if verb == "retry" else {}
+    if not output.print_data(
+        {"jobs": rows, "errors": errors, "skipped": skipped, **more_keys}, [row["id"] for row in rows]
+    ):
+        unfinished = set(answer.get("unfinished", ()))
         for row in rows:
-            print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
+            told = _no_retry(row) if row["id"] in unfinished else _promise(verb, row)
+            print(escape(f"job {row['id']} {told}: {row.get('name', '')}"))
         if not rows and not errors and not skipped:
             say(_nothing(verb, chosen, more))
     _tell_cancelled(answer.get("cancelled") or [], more)
@@ -125,6 +129,15 @@ def _promise(verb: str, row: Row) -> str:
         verb = "hold"  # it never started: there is nothing to save
     promised, state = _PROMISES[verb]
     return state if row["state"] == state else f"{promised} ({row['state']} now)"
+
+
+def _no_retry(row: Row) -> str:
+    """What is said of a job that is not finished, so that a retry did nothing."""
+    state = row["state"]
+    if not row.get("held"):
+        return f"is {state}, and there is nothing to retry"
+    verb = "release" if state == "QUEUED" else "resume"
+    return f"is held ({state}), and was not retried; hpcdl {verb} {row['id']} lets it run"
 
 
 _PROMISES = {

@@ -56,6 +56,19 @@ def test_an_array_and_a_retry(jobs: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("retry", "--failed", "--since", "soon").code == 2
 
 
+def test_a_retry_of_what_is_not_finished_says_what_lets_it_run(jobs: FakeDaemon, hpcdl: Run) -> None:
+    rows = [row(1, state="SUSPENDED", held=True), row(2, state="QUEUED", held=True), row(3, state="RUNNING"), row(4)]
+    told = {"schema": 1, "jobs": rows, "errors": [], "cancelled": [], "unfinished": [1, 2, 3]}
+    jobs.answers["/v1/jobs/verb"] = (200, json.dumps(told).encode())
+    done = hpcdl("retry", "1-4")
+    assert (done.code, done.err) == (0, "")
+    held, queued, running, retried = [line.partition(": ")[0] for line in done.out.splitlines()]
+    assert held == "job 1 is held (SUSPENDED), and was not retried; hpcdl resume 1 lets it run"
+    assert queued == "job 2 is held (QUEUED), and was not retried; hpcdl release 2 lets it run"
+    assert running == "job 3 is RUNNING, and there is nothing to retry"
+    assert retried == "job 4 is tried again (QUEUED now)"
+
+
 def test_a_retry_from_the_start_says_what_becomes_of_checkpoints(jobs: FakeDaemon, hpcdl: Run) -> None:
     done = hpcdl("retry", 1, "--from-start")
     assert jobs.requests[-1][2] == {"verb": "retry", "ids": [1], "from_start": True}

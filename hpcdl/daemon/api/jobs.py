@@ -149,11 +149,11 @@ async def verbs(api: ApiContext, request: Request) -> Json:
     elif body["verb"] == "annotate":
         make = partial(cmd.Annotate, changes=annotations_of(body))
     answers = [api.loop.send(make(number)) for number in numbers]
-    told, errors, left = await asyncio.to_thread(outcomes, numbers, answers)
+    told, errors, left, unfinished = await asyncio.to_thread(outcomes, numbers, answers)
     for error in errors:
         if (job := api.world.jobs.get(error["job"])) is not None:
             error["state"] = state_of(job).value
-    return {"jobs": await api.rows_of(told), "errors": errors, "cancelled": left}
+    return {"jobs": await api.rows_of(told), "errors": errors, "cancelled": left, "unfinished": unfinished}
 
 
 @route("GET", "/v1/wait")
@@ -279,14 +279,17 @@ def past_array_of(retired: Callable[[Sequence[int]], list[Job]], number: int) ->
 
 def outcomes(
     numbers: Iterable[int], answers: Iterable["Future[Any]"]
-) -> tuple[list[int], list[dict[str, Any]], list[int]]:
-    """What became of each: the jobs that took the verb, in order; the errors; and dependents that stay cancelled.
+) -> tuple[list[int], list[dict[str, Any]], list[int], list[int]]:
+    """What became of each: the jobs that took the verb, in order; the errors; dependents that stay cancelled; and
+    those of the first that needed no retry, as they are not finished.
 
     Waits for the answers. Raises JournalError where nothing was recorded at all.
     """
     told: dict[int, None] = {}
     errors: list[dict[str, Any]] = []
     left: dict[int, None] = {}
+    retried: set[int] = set()
+    unfinished: list[int] = []
     lost: JournalError | None = None
     for number, answer in zip(numbers, answers, strict=True):
         try:
@@ -300,7 +303,9 @@ def outcomes(
             told[number] = None
             if isinstance(value, cmd.Retried):
                 told.update(dict.fromkeys(value.jobs))
+                retried.update(value.jobs)
+                unfinished += () if value.jobs or number in retried else (number,)
                 left.update(dict.fromkeys(value.left))
     if lost is not None and not told:
         raise lost
-    return list(told), errors, [number for number in left if number not in told]
+    return list(told), errors, [number for number in left if number not in told], unfinished

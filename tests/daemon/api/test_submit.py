@@ -169,9 +169,12 @@ def test_verbs_for_many(api: Api) -> None:
     assert [row["state"] for row in answer["jobs"]] == ["CANCELLED", "CANCELLED"]
     assert [row["id"] for row in api.verb("release", array=3)["jobs"]] == [1, 3]  # what is finished is left out
     assert [row["held"] for row in api.verb("hold", array=1)["jobs"]] == [True, True]
-    assert [row["id"] for row in api.verb("retry", array=1)["jobs"]] == [2]
+    answer = api.verb("retry", array=1)
+    assert ([row["id"] for row in answer["jobs"]], answer["unfinished"]) == ([2], [])
     assert api.loop.world.jobs[2].outcome is None
-    assert [row["state"] for row in api.verb("retry", 2, 5)["jobs"]] == ["QUEUED", "QUEUED"]  # they need none
+    answer = api.verb("retry", 2, 5)
+    assert [row["state"] for row in answer["jobs"]] == ["QUEUED", "QUEUED"]
+    assert answer["unfinished"] == [2, 5], "they need none"
     for body, why in (
         ({"verb": "boil", "ids": [1]}, "jobs can be told to cancel, suspend"),
         ({"verb": "cancel"}, "ids or array must name a job"),
@@ -218,6 +221,8 @@ def test_a_retry_and_those_who_waited(api: Api) -> None:
     api.verb("cancel", 1)
     answer = api.verb("retry", 1, with_dependents=True)
     assert ([row["id"] for row in answer["jobs"]], answer["cancelled"]) == ([1, 2, 3, 4], [])
+    api.verb("cancel", 1)
+    assert api.verb("retry", 1, 2, with_dependents=True)["unfinished"] == [], "the first one retried the second"
     assert list(api.loop.world.active) == [1, 2, 3, 4]
     api.verb("cancel", 2)
     assert api.loop.world.jobs[4].outcome == "CANCELLED"
