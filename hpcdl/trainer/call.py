@@ -16,17 +16,19 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 CALL = "call.json"
 IMPORTS = "HPCDL_CALL_IMPORTS"  # set while the function's module is imported: nothing may be submitted then
 LARGEST = 16 << 20  # bytes of a result
+MESSAGE, TRACEBACK = 1 << 16, 1 << 20  # characters that are kept of what it raised
 
 
 def main(argv: Sequence[str]) -> None:
     """Raises what the function raises, once that is kept."""
+    environ = dict(os.environ)  # the function may change its own
     folder, words = Path(argv[0]), list(argv[1:])
     call = json.loads((folder / CALL).read_text(encoding="utf-8"))
     try:
@@ -34,14 +36,10 @@ def main(argv: Sequence[str]) -> None:
         args, keywords = _arguments(call, words)
         value = function(*args, **keywords)
     except Exception as error:
-        own = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        lines = traceback.TracebackException(type(error), error, own).format()
-        module = type(error).__module__
-        kind = type(error).__qualname__ if module == "builtins" else f"{module}.{type(error).__qualname__}"
-        _keep(folder, {"raised": {"type": kind, "message": str(error), "traceback": "".join(lines)}})
+        _keep(folder, environ, {"raised": _raised(error)})
         raise
-    if _rank() == 0:
-        _keep(folder, _result(value))
+    if _is_first(environ):
+        _keep(folder, environ, _result(value))
 
 
 def _function(call: Mapping[str, Any]) -> Callable[..., Any]:
@@ -87,9 +85,31 @@ def _arguments(call: Mapping[str, Any], words: list[str]) -> tuple[list[Any], di
     return args, keywords
 
 
-def _rank() -> int:
-    text = os.environ.get("RANK") or os.environ.get("HPCDL_NODE_RANK") or "0"
-    return int(text) if text.isdigit() else 0
+def _is_first(environ: Mapping[str, str]) -> bool:
+    """Whether this is the first of the job's ranks. RANK may be of the shell that submitted it, or of its torchrun."""
+    return all(environ.get(name, "") in ("", "0") for name in ("HPCDL_RANK", "HPCDL_NODE_RANK"))
+
+
+def _raised(error: Exception) -> dict[str, str]:
+    own = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    lines = traceback.TracebackException(type(error), error, own).format()
+    module, kind = type(error).__module__, type(error).__qualname__
+    try:
+        message = str(error)
+    except Exception as other:
+        message = f"<its text cannot be had: {type(other).__qualname__}>"
+    return {
+        "type": kind if module == "builtins" else f"{module}.{kind}",
+        "message": _shortened(message, MESSAGE),
+        "traceback": _shortened("".join(lines), TRACEBACK),
+    }
+
+
+def _shortened(text: str, most: int) -> str:
+    """Its start and its end where it is longer."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}\n[{len(text) - most} characters are left out]\n{text[-(most // 2) :]}"
 
 
 def _result(value: object) -> dict[str, Any]:
@@ -98,16 +118,32 @@ def _result(value: object) -> dict[str, Any]:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         return {"unkept": f"it returned what JSON does not have ({kind}: {error}): save that, and return a path"}
+    for key in _keys(value):
+        if not isinstance(key, str):
+            why = f"{kind}: {key!r:.100} is the key of a dict, and JSON's are texts"
+            return {"unkept": f"it returned what JSON does not have ({why}): give {str(key)!r:.100} for it"}
     if len(text) > LARGEST:
         return {"unkept": f"it returned {len(text) >> 20} MiB, over {LARGEST >> 20}: save that, and return a path"}
     return {"value": value}
 
 
-def _keep(folder: Path, result: Mapping[str, Any]) -> None:
+def _keys(value: object) -> Iterator[object]:
+    """The keys of all dicts in a value that json has taken."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield from each
+            left += each.values()
+        elif isinstance(each, (list, tuple)):
+            left += each
+
+
+def _keep(folder: Path, environ: Mapping[str, str], result: Mapping[str, Any]) -> None:
     """Write the result whole or not at all. Of several ranks that fail, the first one's error stays."""
-    job, attempt = os.environ.get("HPCDL_JOB", "0"), os.environ.get("HPCDL_INCARNATION", "0")
+    job, attempt = environ.get("HPCDL_JOB", "0"), environ.get("HPCDL_INCARNATION", "0")
     target = folder / f"{job}.{attempt}.json"
-    temporary = folder / f".{target.name}.{os.getpid()}.{os.environ.get('HPCDL_NODE', '')}"
+    temporary = folder / f".{target.name}.{os.getpid()}.{environ.get('HPCDL_NODE', '')}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

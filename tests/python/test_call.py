@@ -146,6 +146,18 @@ def fails(text):
     raise LookupError(text)
 def unkept():
     return {1, 2}
+def keyed(text):
+    return [{"a": ({eval(text): 1, "1": 2},)}]
+def clears():
+    os.environ.clear()
+    return 3
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError
+def silent():
+    raise Silent
+def long():
+    raise LookupError("first" + 40_000_000 * "x" + "last")
 def suspended():
     raise SystemExit(0)
 if __name__ == "__main__":
@@ -243,7 +255,45 @@ def test_members_of_an_array_have_their_own_arguments(place: Place) -> None:
 
 
 def test_only_the_first_rank_keeps_a_value_and_any_of_them_an_error(place: Place) -> None:
-    assert place.run(place.call("train", 1), RANK="1")[:2] == (0, {})
-    assert place.run(place.call("train", 1), HPCDL_NODE_RANK="1")[:2] == (0, {})
-    assert "value" in place.run(place.call("train", 1), RANK="0", HPCDL_NODE_RANK="0")[1]
-    assert "raised" in place.run(place.call("fails", "x"), RANK="3")[1]
+    for others in (
+        {"HPCDL_NODE_RANK": "1"},
+        {"HPCDL_RANK": "1", "HPCDL_NODE_RANK": "0"},
+        {"HPCDL_RANK": "0", "HPCDL_NODE_RANK": "1"},
+    ):
+        assert place.run(place.call("train", 1), **others)[:2] == (0, {}), others
+    assert "value" in place.run(place.call("train", 1), RANK="0", HPCDL_RANK="0", HPCDL_NODE_RANK="0")[1]
+    assert "raised" in place.run(place.call("fails", "x"), HPCDL_RANK="3")[1]
+
+
+def test_a_rank_of_the_shell_that_submitted_it_is_none_of_the_job(place: Place) -> None:
+    assert "value" in place.run(place.call("train", 1), RANK="1")[1]
+    assert "value" in place.run(place.call("train", 1), RANK="1", WORLD_SIZE="4", TORCHELASTIC_RUN_ID="7")[1]
+
+
+def test_the_function_may_empty_its_environment(place: Place) -> None:
+    assert place.run(place.call("clears"))[:2] == (0, {"value": 3})
+
+
+@pytest.mark.parametrize("key", ["1", "None", "True", "0.5"])
+def test_keys_that_are_no_texts_are_not_made_texts(place: Place, key: str) -> None:
+    code, kept, _ = place.run(place.call("keyed", key))
+    assert code == 0
+    assert kept["unkept"].startswith(f"it returned what JSON does not have (list: {key} is the key of a dict")
+
+
+def test_an_error_without_a_text_or_with_a_huge_one_is_kept(place: Place) -> None:
+    code, kept, _ = place.run(place.call("silent"))
+    assert (code, kept["raised"]["type"]) == (1, "script_of_a_user.Silent")
+    assert kept["raised"]["message"] == "<its text cannot be had: ValueError>"
+    assert "in silent" in kept["raised"]["traceback"]
+    code, kept, _ = place.run(place.call("long"))
+    raised = kept["raised"]
+    assert (code, raised["type"], raised["message"][:6], raised["message"][-5:]) == (
+        1,
+        "LookupError",
+        "firstx",
+        "xlast",
+    )
+    assert len(raised["message"]) < 1.01 * runner.MESSAGE
+    assert len(raised["traceback"]) < 1.01 * runner.TRACEBACK
+    assert "in long" in raised["traceback"]
