@@ -18,7 +18,7 @@ from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
 from hpcdl.report.html import document, html, links_html, note, table_of_cells, visible
 from hpcdl.report.names import breakable, job_colour, job_mark, numbers_text, stem
-from hpcdl.report.series import curves_html
+from hpcdl.report.series import curves_html, number_text
 from hpcdl.report.spans import read_history
 from hpcdl.report.timeline import Scale, draw, timeline_legend
 
@@ -143,13 +143,12 @@ def _tiles(answer: Row) -> str:
     lines = [("held", use.held), ("free", use.free), ("excluded or unhealthy", use.bad), ("away", use.away)]
     told = ", ".join(f"{number} {name}" for name, number in lines if number or name in ("held", "free"))
     states = answer["status"]["jobs"]
-    jobs = ", ".join(f"{number} {html(name, 20)}" for name, number in _ordered(states)) or "none yet"
     saved = sum(1 for row in answer["running"] if row.get("saved_step") is not None)
     notices = answer["status"]["notices"]
     figures = [
         (str(whole), "GPU" if whole == 1 else "GPUs", told, _bar(use, whole)),
         ("–" if use.load is None else f"{use.load:.0f} %", "GPU load now", _load_told(use), ""),
-        (str(sum(states.get(each, 0) for each in _GOING)), "unfinished jobs", jobs, ""),
+        (str(sum(states.get(each, 0) for each in _GOING)), "unfinished jobs", _states_text(states), ""),
         (
             f"{saved} of {len(answer['running'])}",
             "with a checkpoint",
@@ -179,10 +178,15 @@ _GOING = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED
 _ENDED = ("DONE", "FAILED", "CANCELLED")
 
 
-def _ordered(states: Mapping[str, int]) -> list[tuple[str, int]]:
-    names = [*_GOING, *_ENDED]
-    known = [(name, states[name]) for name in names if states.get(name)]
-    return known + sorted((name, number) for name, number in states.items() if name not in names)
+def _states_text(states: Mapping[str, int]) -> str:
+    """How many jobs are in which state, the finished ones in a line of their own: a fragment of HTML."""
+
+    def text(names: Iterable[str]) -> str:
+        return ", ".join(f"{states[name]} {html(name, 20)}" for name in names if states.get(name))
+
+    others = sorted(states.keys() - {*_GOING, *_ENDED})
+    lines = (text(_GOING), f"finished: {ended}" if (ended := text([*_ENDED, *others])) else "")
+    return "<br/>".join(filter(None, lines)) or "none yet"
 
 
 def _load_told(use: GpuUse) -> str:
@@ -262,6 +266,17 @@ def job_name(row: Row, at: str | None = None) -> str:
     return name + (f'<br/><small class="soft">{more}</small>' if more else "")
 
 
+def metric_column(rows: Iterable[Row]) -> list[TableColumn]:
+    """The column of the metric that each job reported last; none where no job reported one."""
+    if all(row.get("metric") is None for row in rows):
+        return []
+
+    def cell(row: Row) -> str:
+        return "–" if row.get("metric") is None else number_text(row["metric"])
+
+    return [TableColumn("Metric", cell, lambda row: row.get("metric"), right=True)]
+
+
 def swept(row: Row) -> str:
     """What distinguishes a member of a sweep: `lr=0.1 bs=32`; "" of any other job."""
     return " ".join(f"{name}={value}" for name, value in (row.get("sweep") or {}).items())
@@ -279,6 +294,7 @@ def _running(answer: Row, at: float, shown: PageState) -> str:
         TableColumn("On", lambda row: breakable(fold_nodes(str(name) for name in row["on"]), 60)),
         TableColumn("Progress", progress_bar, lambda row: row["step"] / row["total"] if _has_progress(row) else -1.0),
         TableColumn("Steps/s", lambda row: _rate(row.get("rate")), right=True),
+        *metric_column(rows),
         TableColumn("Saved", _saved, lambda row: row.get("saved_step") or -1.0),
         TableColumn("Done", lambda row: _then(row, "eta", at, shown), lambda row: row.get("eta_s")),
         TableColumn("Why", lambda row: _long(row.get("reason", ""), 90)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdl.core.model.units import seconds_text
-from hpcdl.report.html import html
+from hpcdl.report.html import html, note, visible
 
 ACROSS = 1000
 """Units across a drawing, which are stretched over its width."""
@@ -107,9 +107,21 @@ def series_figure(series: Series, colour: str = "p0") -> str:
 
 
 def curves_html(series: Sequence[Series]) -> str:
-    """The curves of a job side by side: what it reports in one colour, what it uses in another."""
-    figures = (series_figure(each, "p0" if each["kind"] == "metric" else "p2") for each in series)
-    return f'<div class="charts curves-of-job">{"".join(figures)}</div>'
+    """The curves of a job side by side: what it reports in one colour, what it uses in another. Metrics that stay the
+    same, a learning rate say, are a line of text.
+    """
+    level = [each for each in series if _is_level(each)]
+    drawn = [each for each in series if not _is_level(each)]
+    figures = "".join(series_figure(each, "p0" if each["kind"] == "metric" else "p2") for each in drawn)
+    charts = f'<div class="charts curves-of-job">{figures}</div>' if drawn else ""
+    told = ", ".join(f"{visible(each['label'], 63)} {number_text(each['last'], each['unit'])}" for each in level)
+    return charts + (note(f"Constant: {told}") if told else "")
+
+
+def _is_level(series: Series) -> bool:
+    """Whether it is a metric of which every sample is the same number."""
+    same = series["low"] is not None and series["low"] == series["high"]
+    return series["kind"] == "metric" and same and series["samples"] > 1 and not series["not_finite"]
 
 
 def _runs(places: Sequence[int]) -> list[list[int]]:

@@ -149,6 +149,12 @@ def test_what_a_job_uses_is_the_mean_of_its_gpus(stage: Stage) -> None:
         order = [each["name"] for each in series_rows({**metrics, **await keeper.points(1)}, 8)]
         assert order == ["val_loss", "acc", "gpu_util", "gpu_memory", "gpu_power", "cpu", "memory"]
 
+        metrics["acc"].append(sample(2.0, 2, 0.6))
+        metrics["diverged"] = [sample(1.0, 1, None), sample(2.0, 2, None)]
+        metrics["a_lr"] = [sample(1.0, 1, 0.1), sample(2.0, 2, 0.1)]
+        order = [each["name"] for each in series_rows(metrics, 8)]
+        assert order == ["val_loss", "acc", "diverged", "a_lr"], "what stays the same comes last"
+
     within(test)
 
 

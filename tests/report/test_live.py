@@ -112,13 +112,32 @@ def test_what_is_told() -> None:
     text = Reader(drawn(answer(failed=[failed], notices=[notice], waiting_more=7, running_more=1))).text
     for words in (
         "hpcdl on login1", "adaptive for jct", "as of 1970-01-01 00:16:40", "2 held, 1 free, 1 excluded or unhealthy",
-        "1 RUNNING, 3 DONE", "1 resnet", "25 %", "2.5", "step 20, 10 steps ago", "in 1 h 00 min (50 min to 2 h 01 min)",
+        "1 RUNNING\nfinished: 3 DONE\n", "1 resnet", "25 %", "2.5", "step 20, 10 steps ago",
+        "in 1 h 00 min (50 min to 2 h 01 min)",
         "01:16", "1 to 2", "00:01",
         "needs 2 GPUs", "out of memory", "137", "OOM", "https://hooks.example", "503",
         "and 7 more: hpcdl ls", "and 1 more job", "00:15",
     ):  # fmt: skip
         assert words in text, words
     assert "tilisation" not in text, "what GPUs do now is their load; utilisation is that of a whole run"
+
+
+def test_below_the_unfinished_jobs_are_their_states() -> None:
+    told = answer()
+    for states, text in (
+        ({"DONE": 53, "QUEUED": 3, "FAILED": 11, "RUNNING": 4}, "3 QUEUED, 4 RUNNING<br/>finished: 53 DONE, 11 FAILED"),
+        ({"DONE": 2}, "finished: 2 DONE"),
+        ({}, "none yet"),
+    ):
+        told["status"]["jobs"] = states
+        assert f"unfinished jobs<small>{text}</small>" in drawn(told)
+
+
+def test_the_last_metric_has_a_column_where_there_is_one() -> None:
+    assert "Metric" not in Reader(drawn(answer())).text
+    text = drawn(answer(running=[RUNNING | {"metric": 0.03125}, RUNNING | {"id": 2}]))
+    assert '<td data-label="Metric" class="right" data-v="0.03125">0.03125</td>' in text
+    assert '<td data-label="Metric" class="right">–</td>' in text
 
 
 def test_a_node_that_came_back_with_fewer_gpus() -> None:

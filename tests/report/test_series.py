@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdl.core.model.series import Series, sample, series_json
-from hpcdl.report.series import ACROSS, HEIGHT, series_figure, series_svg
+from hpcdl.report.series import ACROSS, HEIGHT, curves_html, series_figure, series_svg
 
 
 def answer(name: str, *values: float, steps: bool = True) -> dict[str, Any]:
@@ -56,3 +56,13 @@ def test_names_are_only_names() -> None:
     drawn = series_figure(answer('<b>"x"', 1.0, 2.0))
     assert "<b>&quot;" not in drawn
     assert "&lt;b&gt;&quot;x&quot;" in drawn
+
+
+def test_metrics_that_stay_the_same_are_one_line() -> None:
+    changes, level = answer("loss", 2.0, 1.0), [answer("lr", 0.1, 0.1, 0.1), answer("<width>", 32, 32)]
+    drawn = curves_html([changes, *level, answer("gpu_util", 50.0, 50.0, steps=False)])
+    assert drawn.count("<figure") == 2
+    assert "Constant: lr 0.1, &lt;width&gt; 32" in drawn
+    assert "<figure" not in curves_html(level)
+    for other in (answer("loss", 2.0), answer("loss", 2.0, math.nan), answer("loss", math.nan, math.nan)):
+        assert "Constant" not in curves_html([other])

@@ -30,6 +30,7 @@ from hpcdl.report.live import (
     lanes,
     listed,
     live_document,
+    metric_column,
     now_page,
     page_head,
     progress_bar,
@@ -111,16 +112,17 @@ class Pages:
                 title, lambda row: "–" if row[key] is None else shown.clock(row[key], at), lambda row: row[key]
             )
 
+        found = sorted(rows.get("jobs", ()), key=lambda row: -int(row["id"]))
         columns = (
             TableColumn("Job", lambda row: f"{job_mark(row['id'])} {shown.hrefs.job_link(row['id'], str(row['id']))}"),
             TableColumn("Name", job_name),
             TableColumn("State", lambda row: html(row["state"])),
             TableColumn("GPUs", lambda row: str(row["gpus"] or "–"), lambda row: row["gpus"], right=True),
             TableColumn("Progress", progress_bar, lambda row: (row["step"] or 0) / (row["total"] or 1)),
+            *metric_column(found),
             *map(clock, ("submitted_at", "started_at", "finished_at")),
             TableColumn("Cause", lambda row: html(row["cause"] or "–")),
         )
-        found = sorted(rows.get("jobs", ()), key=lambda row: -int(row["id"]))
         inside = listed("Jobs", found, columns) if found else note(why or "No job was submitted yet.")
         limit = note(f"The last {JOBS}; hpcdl ls --all lists all of them.") if len(found) == JOBS else ""
         return self._page("Jobs", answer, shown, [section("jobs", "Jobs", inside + limit, len(found))])
@@ -133,7 +135,8 @@ class Pages:
             row = self._ask_of(f"/v1/jobs/{job}", f"There is no job {job}.").get("job")
             why, trouble = self._ask(f"/v1/jobs/{job}/why")
             curves = self._ask(f"/v1/jobs/{job}/series")[0].get("series")
-            history = _part(self._recent.history(answer), job=job)
+            finished_at = None if row is None else row.get("finished_at")
+            history = _part(self._recent.history(answer), job=job, finished_at=finished_at)
         files = log_files(self._home, job)
         parts = [] if row is None else [self._facts(row, why, float(answer["at"]), shown)]
         if curves:
@@ -315,16 +318,21 @@ def _memory(row: Row) -> str:
     )
 
 
-def _part(history: History, *, job: int | None = None, node: str | None = None) -> History:
-    """What is of one job, from its first GPU on, or on one node."""
+def _part(
+    history: History, *, job: int | None = None, node: str | None = None, finished_at: float | None = None
+) -> History:
+    """What is of one job, from its first GPU until it finished or until now, or on one node."""
     spans = tuple(each for each in history.spans if job in (None, each.job) and node in (None, each.node))
     held = {(each.node, each.gpu) for each in spans}
     gpus = tuple(gpu for gpu in history.gpus if gpu.node == node or (gpu.node, gpu.number) in held)
     jobs = {each.job for each in spans}
     begin = history.begin if job is None else min((each.start_at for each in spans), default=history.begin)
+    # Its GPUs may be seen free just after its end.
+    end = history.end if finished_at is None else max([finished_at, *(each.end_at for each in spans)])
     return replace(
         history,
-        begin=min(begin, history.end - 60.0),
+        begin=min(begin, end - 60.0),
+        end=end,
         spans=spans,
         gpus=gpus,
         jobs=tuple(each for each in history.jobs if each.id in jobs),

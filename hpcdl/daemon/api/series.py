@@ -27,7 +27,14 @@ async def series(api: ApiContext, request: Request) -> Json:
 
 
 def series_rows(found: Points, most: int) -> list[Json]:
-    """The series as JSON, of each at most so many points: losses first, then other metrics, then what the job uses."""
-    metrics = sorted(found.keys() - USE.keys(), key=lambda name: ("loss" not in name, name))
+    """The series as JSON, of each at most so many points: losses first, then other metrics, of both those that stay the
+    same last, then what the job uses.
+    """
+
+    def level(name: str) -> bool:
+        values = {value for point in found[name] for value in (point.low, point.high)}
+        return len(found[name]) > 1 and len(values) == 1 and None not in values
+
+    metrics = sorted(found.keys() - USE.keys(), key=lambda name: (level(name), "loss" not in name, name))
     names = [*metrics, *(name for name in USE if name in found)]
     return [series_json(name, thinned(found[name], most)) for name in names if found[name]]
