@@ -76,7 +76,8 @@ def _nothing(verb: str, chosen: Selection, more: dict[str, Any]) -> str:
         return f"there is no such job to {verb}: hpcdl ls --all lists them"
     if verb == "retry":
         what = "FAILED" if more.get("failed") else "FAILED or was CANCELLED"
-        return f"no job {'of that array ' if chosen.array else ''}{what}{' since then' if more.get('since') else ''}"
+        which = "of these " if chosen.words else "of that array " if chosen.array else ""
+        return f"no job {which}{what}{' since then' if more.get('since') else ''}"
     return "all jobs of that array are finished: hpcdl ls --all --no-fold lists them"
 
 
@@ -215,7 +216,7 @@ def annotate(ctx: click.Context, words: tuple[str, ...], chosen: Selection, outp
 
 @click.command()
 @selects(acts=True)
-@click.option("--failed", is_flag=True, help="All that FAILED; with --array those of the array.")
+@click.option("--failed", is_flag=True, help="All that FAILED; of jobs that are named those of them.")
 @click.option("--since", type=Moment(past=True), metavar="TIME", help="Of --failed and --array: what ended since then.")
 @click.option("--with-dependents", is_flag=True, help="Also those that were cancelled because they waited for these.")
 @click.option(

@@ -52,6 +52,8 @@ def test_an_array_and_a_retry(jobs: FakeDaemon, hpcdl: Run) -> None:
     }  # fmt: skip
     jobs.world.left = [7]
     assert "1 job that waited for what is retried stays cancelled (7)" in hpcdl("retry", "--failed").err
+    assert hpcdl("retry", 1, "--failed").code == 0
+    assert jobs.requests[-1][2] == {"verb": "retry", "ids": [1], "failed": True}
     assert hpcdl("retry", 1, "--since", "-2h").code == 2
     assert hpcdl("retry", "--failed", "--since", "soon").code == 2
 

@@ -221,7 +221,7 @@ def annotations_of(body: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
     """The jobs that a request names: `ids`, `array` (those of its members that the verb concerns), and for retry
-    `failed` with `since` (seconds since the epoch). Raises ApiProblem."""
+    `failed` (those of them, or of all jobs, that FAILED) with `since` (seconds since the epoch). Raises ApiProblem."""
     ids, array, failed, since = (body.get(name) for name in ("ids", "array", "failed", "since"))
     if ids is not None and not (isinstance(ids, list) and all(type(each) is int for each in ids)):
         raise ApiProblem(400, "ids must be a list of whole numbers")
@@ -238,8 +238,13 @@ def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
     if array is not None:
         members = array_of(world, array)
     if verb == "retry" and (failed or array is not None):
-        for number in world.jobs if members is None else members:
-            job = world.jobs[number]
+        pool: Iterable[int] = world.jobs if members is None else members
+        if failed and found:
+            pool = (*found, *(members or ()))
+            found = {number: None for number in found if number not in world.jobs}  # each is answered for
+        for number in pool:
+            if (job := world.jobs.get(number)) is None:
+                continue
             wanted = job.outcome is JobState.FAILED if failed else job.outcome in _FAILED
             if wanted and (since is None or (job.finished_at or 0.0) >= since):
                 found[number] = None

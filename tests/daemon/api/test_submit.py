@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.plan import Profiles
-from hpcdl.core.model.world import GpuInfo
+from hpcdl.core.model.world import GpuInfo, JobEnd, JobState
 from hpcdl.daemon.api import jobs
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.http import ApiProblem
@@ -185,6 +186,24 @@ def test_verbs_for_many(api: Api) -> None:
     ):
         with pytest.raises(ApiProblem, match=why):
             api.ask("verbs", body)
+
+
+def test_a_retry_of_what_failed_stays_with_the_jobs_that_are_named(api: Api) -> None:
+    api.submit(job(), job(), job(), job(array={"indices": "1-2"}))
+    api.verb("cancel", 3)
+    failed = {number: replace(api.loop.world.jobs[number], end=JobEnd(JobState.FAILED, 1.0)) for number in (1, 2, 5)}
+    world = replace(api.loop.world, jobs={**api.loop.world.jobs, **failed})
+
+    def retried(**body: Any) -> list[int]:
+        return jobs.chosen(world, "retry", body | {"failed": True})
+
+    assert retried(ids=[1]) == [1]
+    assert retried(ids=[3, 2]) == [2]
+    assert retried(ids=[3, 4]) == []
+    assert retried(ids=[99, 1]) == [99, 1]  # that there is no such job is said
+    assert retried(ids=[1], array=4) == [1, 5]
+    assert retried(ids=[1], since=2.0) == []
+    assert retried() == retried(ids=[]) == [1, 2, 5]
 
 
 def test_waits_for_ranges_and_arrays(api: Api) -> None:
