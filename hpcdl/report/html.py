@@ -117,12 +117,13 @@ def table_of_cells(
     caption: str = "",
     hidden: bool = False,
 ) -> str:
-    """A table of fragments of HTML: header and rows of cells. `kind`: classes of what is round the table. `hidden`: the
-    caption is for screen readers, since a title above says the same. A cell that is a whole element `<td`, and a row
-    that is one string, a whole `<tr`, stay as they are."""
+    """A table of fragments of HTML: header and rows of cells. `kind`: classes of what is round the table; on a narrow
+    screen each row of a table in `cards` is a list of its cells, which have their titles. `hidden`: the caption is for
+    screen readers, since a title above says the same. A cell that is a whole element `<td`, and a row that is one
+    string, a whole `<tr`, stay as they are."""
 
     def cell(place: int, text: str) -> str:
-        return text if text.startswith("<td") else f"<td{_RIGHT if place in right else ''}>{text}</td>"
+        return text if text.startswith("<td") else table_cell(header[place], text, right=place in right)
 
     def line(row: Sequence[str]) -> str:
         return row if isinstance(row, str) else f"<tr>{''.join(cell(*each) for each in enumerate(row))}</tr>"
@@ -133,6 +134,11 @@ def table_of_cells(
     told = f"<caption{_HIDDEN if hidden else ''}>{caption}</caption>" if caption else ""
     body = "".join(map(line, rows))
     return f'<div class="{kind}"><table>{told}<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def table_cell(title: str, inside: str, *, right: bool = False, more: str = "") -> str:
+    """A cell that has the title of its column where there is no room for a table. `more`: attributes."""
+    return f'<td data-label="{title}"{_RIGHT if right else ""}{more}>{inside}</td>'
 
 
 _RIGHT = ' class="right"'

@@ -16,7 +16,7 @@ from hpcdl.report.clock import Local, clock_text, moment_text
 from hpcdl.report.grid import MOST_TILES, Hrefs, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
-from hpcdl.report.html import document, html, links_html, note, table_of_cells, visible
+from hpcdl.report.html import document, html, links_html, note, table_cell, table_of_cells, visible
 from hpcdl.report.names import breakable, job_colour, job_mark, numbers_text, stem
 from hpcdl.report.series import curves_html, number_text
 from hpcdl.report.spans import read_history
@@ -235,11 +235,10 @@ class TableColumn:
     right: bool = False
 
     def td(self, row: Row) -> str:
-        """The cell of a row; it has its title where there is no room for a table."""
-        kind = ' class="right"' if self.right else ""
+        """The cell of a row."""
         number = self.value(row) if self.value is not None else None
         sort = "" if number is None else f' data-v="{number:g}"'
-        return f'<td data-label="{self.title}"{kind}{sort}>{self.cell(row)}</td>'
+        return table_cell(self.title, self.cell(row), right=self.right, more=sort)
 
 
 def listed(title: str, rows: Iterable[Row], columns: Sequence[TableColumn]) -> str:
@@ -255,7 +254,7 @@ def listed(title: str, rows: Iterable[Row], columns: Sequence[TableColumn]) -> s
             lines.append(f"<tr{anchor}>{''.join(column.td(row) for column in columns)}</tr>")
     right = frozenset(place for place, column in enumerate(columns) if column.right)
     titles = [column.title for column in columns]
-    return table_of_cells(titles, lines, right, kind="table wide", caption=title, hidden=True)
+    return table_of_cells(titles, lines, right, kind="table wide cards", caption=title, hidden=True)
 
 
 def job_name(row: Row, at: str | None = None) -> str:

@@ -14,7 +14,7 @@ from hpcdl.core.model.units import count, seconds_text
 from hpcdl.report.account import account, story_of_rows
 from hpcdl.report.clock import Local, clock_text
 from hpcdl.report.history import History
-from hpcdl.report.html import HtmlTable, document, html, note, table_html, table_of_cells
+from hpcdl.report.html import HtmlTable, document, html, note, table_cell, table_html, table_of_cells
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
 from hpcdl.report.names import breakable, job_mark
 from hpcdl.report.stacked import summary
@@ -67,19 +67,17 @@ def timeline_page(event_rows: Iterable[Mapping[str, Any]], title: str, local: Lo
     return document(title, parts, script=True, root=' data-job-href="#job-"')
 
 
-_RIGHT = ' class="right"'
-
-
 def _linked(table: HtmlTable) -> str:
     """The table of jobs, each with its colour, and where a click on its bar leads."""
     rows = []
     for number, name, *rest in table.rows:
-        cells = "".join(
-            f"<td{_RIGHT if at in table.right else ''}>{html(text)}</td>" for at, text in enumerate(rest, 2)
+        inside = (f"{job_mark(int(number))} {number}", breakable(name), *map(html, rest))
+        cells = (
+            table_cell(title, text, right=place in table.right)
+            for place, (title, text) in enumerate(zip(table.header, inside, strict=True))
         )
-        first = f'<td class="right">{job_mark(int(number))} {number}</td><td>{breakable(name)}</td>'
-        rows.append(f'<tr id="job-{number}">{first}{cells}</tr>')
-    return table_of_cells(table.header, rows, table.right, caption="Jobs", hidden=True)
+        rows.append(f'<tr id="job-{number}">{"".join(cells)}</tr>')
+    return table_of_cells(table.header, rows, table.right, kind="table cards", caption="Jobs", hidden=True)
 
 
 def render(runs: Sequence[ReportedRun], title: str, notes: Sequence[str] = (), tables: Sequence[HtmlTable] = ()) -> str:

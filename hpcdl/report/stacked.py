@@ -123,4 +123,5 @@ def _numbers(account: Account) -> str:
         name = mark + breakable(label(account.by, line))
         rows.append((name, *map(escape, numbers), goodput, str(line.suspends), str(line.failures)))
     title = f"GPU-hours by {account.by}"
-    return table_of_cells(header, rows, frozenset(range(1, len(header))), caption=title, hidden=True)
+    right = frozenset(range(1, len(header)))
+    return table_of_cells(header, rows, right, kind="table cards", caption=title, hidden=True)

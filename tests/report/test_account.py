@@ -3,7 +3,7 @@
 import colorsys
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +18,7 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState, World
 from hpcdl.report import stacked
 from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
+from hpcdl.report.page import timeline_page
 from hpcdl.report.stacked import account_page, hours, summary
 from tests.core.workloads.test_elastic import ACTS, Story
 from tests.core.workloads.test_every_verb import NODES, PHASES, Act, acts, perform
@@ -240,6 +241,22 @@ def test_the_page_is_one_file_with_every_number() -> None:
     assert "src=" not in page
     drawing = page[page.index("<main>") : page.index("</main>") + len("</main>")]
     assert ElementTree.fromstring(drawing).tag == "main", "no tag is left open"
+
+
+@pytest.mark.parametrize(
+    "page, titles",
+    [
+        (lambda: account_page("a", "a day", [told(set_three())]), ["job", "GPU-hours", "useful"]),
+        (lambda: timeline_page(rows(set_three()), "a"), ["Id", "Job", "State"]),
+    ],
+)
+def test_where_there_is_no_room_for_a_table_each_cell_has_its_title(page: Callable[[], str], titles: list[str]) -> None:
+    text = page()
+    assert '<div class="table cards">' in text
+    found = re.findall(r"<td([^>]*)>", text)
+    assert len(found) >= 30
+    assert [re.findall(r'data-label="([^"]+)"', each) for each in found[:3]] == [[each] for each in titles]
+    assert all("data-label" in each for each in found)
 
 
 def test_gpus_that_idled_for_a_week_flatten_no_bar() -> None:
