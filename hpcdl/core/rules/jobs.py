@@ -18,7 +18,7 @@ from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.job import ECT_CLASSES, JobSpec, check_counts
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.units import count, ranges, seconds_text
 from hpcdl.core.model.world import Job, JobState, World, beginning_of, can_suspend, floor_of, no_such_job
 from hpcdl.core.rules.dependencies import never_why, surely_before
 from hpcdl.core.rules.launchers import check_launcher
@@ -346,6 +346,28 @@ def doubts_of(world: World, spec: JobSpec, elsewhere: int = 0) -> tuple[str, ...
 def _gone(world: World, number: int) -> bool:
     before = world.jobs.get(number)
     return before is not None and before.outcome in (JobState.FAILED, JobState.CANCELLED)
+
+
+def again_text(world: World, job: Job) -> str:
+    """The command, in words, that runs a job again which FAILED or was CANCELLED: where it was cancelled because of
+    others, a retry of those, if they can be retried.
+    """
+    first, seen, more = list[int](), {job.id}, [job]
+    while more:
+        each = more.pop()
+        gone = [number for number in each.spec.after if _gone(world, number)]
+        lost = any(is_retired(world, number) for number in (each.id, *each.spec.awaits))
+        if lost or (not gone and never_why(world, each)):
+            awaited = ", without what it waited for" if job.spec.awaits else ""
+            return f"hpcdl submit --like {job.spec.array or job.id} submits it again{awaited}"
+        first += () if gone else (each.id,)
+        more += [world.jobs[number] for number in gone if number not in seen]
+        seen.update(gone)
+    if first == [job.id]:
+        return f"hpcdl retry {job.id} runs it again"
+    if job.cancelling:  # by its user: no dependent
+        return f"hpcdl retry {ranges(first)}, and then hpcdl retry {job.id}, runs it again"
+    return f"hpcdl retry {ranges(first)} --with-dependents retries it, after what it waits for"
 
 
 def _cancelled_with(world: World, number: int) -> list[int]:

@@ -20,6 +20,7 @@ from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.events import Recorded
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World, no_such_job
+from hpcdl.core.rules.jobs import again_text
 from hpcdl.core.rules.retention import as_history, is_retired
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.estimates import forecast_json, unheeded, when, when_json, when_text
@@ -103,6 +104,8 @@ async def why(api: ApiContext, request: Request) -> Json:
     if job.finished:
         past = past_of(await _events_of(api, job.id), job.submitted_at)
         details = [*answer.details, *aftermath(job, past)]
+        if job.outcome is JobState.CANCELLED:
+            details.append(again_text(world, job))
         return found | {"details": details, **when_json(None), "past": past.to_json(job)}
     eta = await asyncio.to_thread(when, world, job, rows.profiles, now, api.queues.views)
     details = [*answer.details, *([] if eta is None else [when_text(eta, world.policy)])]

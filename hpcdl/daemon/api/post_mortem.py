@@ -155,6 +155,4 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         lines.append(f"lost {count(past.lost_steps, 'step')}, {seconds_text(past.lost_s)} of training, to other ends")
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
         lines.append(_NEXT[job.last.cause].format(id=job.id))
-    elif job.outcome is JobState.CANCELLED:
-        lines.append(f"hpcdl retry {job.id} runs it again")
     return lines

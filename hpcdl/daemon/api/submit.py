@@ -18,9 +18,10 @@ from hpcdl.core.model.dependency import KINDS
 from hpcdl.core.model.frozen import CodecError, from_json
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import JobView, Policies, Profiles, View, deadlines_unheeded
-from hpcdl.core.model.world import Job, World
+from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.rules.dependencies import never_why
 from hpcdl.core.rules.intake import Intake, Settings
-from hpcdl.core.rules.jobs import doubts_of
+from hpcdl.core.rules.jobs import again_text, doubts_of
 from hpcdl.core.rules.notices import failing
 from hpcdl.daemon.api.context import ApiContext
 from hpcdl.daemon.api.estimates import forecast_json, unheeded
@@ -170,6 +171,8 @@ def _row(rows: RowBuilder, job: Job, warning: str) -> Json:
     """A job's row with its `warnings`; `warning`: that of a deadline which nothing is done for, "" for none."""
     unheard = [f"its notifications fail: {each}: hpcdl notifications" for each in failing(rows.world, job.spec.notify)]
     doubts = [*doubts_of(rows.world, job.spec), *unheard]
+    if job.outcome is JobState.CANCELLED and (never := never_why(rows.world, job)):
+        doubts.insert(0, f"cancelled, since it can never start: {never}: {again_text(rows.world, job)}")
     if warning and job.spec.deadline is not None:
         doubts.append(warning)
     return rows.job(job) | ({"warnings": doubts} if doubts else {})

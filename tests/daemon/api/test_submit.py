@@ -15,6 +15,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.world import GpuInfo, JobEnd, JobState
+from hpcdl.core.rules.jobs import again_text
 from hpcdl.daemon.api import jobs
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.http import ApiProblem
@@ -41,12 +42,12 @@ class Api:
         about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("marble",))
         self.context = ApiContext(self.loop, cast(Any, None), changes, profiles, about)
 
-    def ask(self, handler: str, body: dict[str, Any], query: str = "") -> dict[str, Any]:
+    def ask(self, handler: str, body: dict[str, Any], query: str = "", **path: Any) -> dict[str, Any]:
         async def answered() -> dict[str, Any]:
             async def receive() -> dict[str, Any]:
                 return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
-            about = {"query_string": query.encode(), "headers": [], "path_params": {}}
+            about = {"query_string": query.encode(), "headers": [], "path_params": path}
             scope = {"type": "http", "method": "POST", **about}
             answer = await getattr(jobs, handler)(self.context, Request(scope, receive))
             return dict(json.loads(answer.content)) if hasattr(answer, "content") else dict(answer)
@@ -248,6 +249,43 @@ def test_a_retry_and_those_who_waited(api: Api) -> None:
     assert api.verb("retry", failed=True)["jobs"] == []
     with pytest.raises(ApiProblem, match="ids or array"):
         api.verb("hold")
+
+
+def test_one_that_can_never_start_says_why_and_what_runs_it(api: Api) -> None:
+    def lines(number: int) -> list[str]:
+        details: list[str] = api.ask("why", {}, job=number)["details"]
+        return [line for line in details if "hpcdl retry" in line or "hpcdl submit" in line]
+
+    api.submit(job(), job(after_entries=[0]), job())
+    api.verb("cancel", 1)
+    step = "hpcdl retry 1 --with-dependents retries it, after what it waits for"
+    assert (lines(1), lines(2)) == (["hpcdl retry 1 runs it again"], [step])
+    (row,) = api.submit(job(after=[2]), request_id="s")
+    assert row["state"] == "CANCELLED"
+    gone = "cancelled, since it can never start: job 2, which it waited for, is CANCELLED: "
+    assert (row["warnings"], lines(4)) == ([gone + step], [step])
+    api.verb("cancel", 3)
+    members = api.submit(job(after=[1, 3], array={"indices": "1-2"}), request_id="a")
+    (warning,) = {each for member in members for each in member["warnings"]}  # one line, however many there are
+    assert warning.endswith("hpcdl retry 1,3 --with-dependents retries it, after what it waits for")
+    assert {each["id"] for each in api.verb("retry", 1, 3, with_dependents=True)["jobs"]} == {1, 2, 3, 4, 5, 6}
+    assert "warnings" not in api.submit(job(after=[2]), request_id="s")[0], "it may start now"
+    api.verb("cancel", 4)
+    api.verb("cancel", 2)
+    assert lines(4) == ["hpcdl retry 2, and then hpcdl retry 4, runs it again"], "its user's wish ends with another"
+    assert api.verb("retry", 4)["errors"], "which is refused alone"
+    api.verb("retry", 2)
+    assert [row["id"] for row in api.verb("retry", 4)["jobs"]] == [4]
+
+
+def test_one_that_waited_for_a_failure_that_is_over_is_to_be_submitted_again(api: Api) -> None:
+    api.submit(job())
+    (row,) = api.submit(job(conditions=[[{"kind": "failed", "job": 1}]]), request_id="s")
+    assert "warnings" not in row
+    world = api.loop.world
+    done = replace(world, jobs={**world.jobs, 1: replace(world.jobs[1], end=JobEnd(JobState.DONE, 1.0))})
+    cancelled = replace(world.jobs[2], end=JobEnd(JobState.CANCELLED, 2.0))
+    assert again_text(done, cancelled) == "hpcdl submit --like 2 submits it again, without what it waited for"
 
 
 def test_annotations_are_written_changed_and_removed(api: Api) -> None:
