@@ -1,13 +1,14 @@
 """Series of jobs in the ledger: a row for each point, at most `core.model.series.MOST` of them a series.
 
 As samples of GPUs these are telemetry, no events: what waits is written with the next commit, and lost with a crash
-before it. Of the jobs that have finished longest ago the series go, once there are more rows than ROWS.
+before it. Of the jobs that have finished longest ago the series go, once there are more rows than ROWS; those of
+unfinished jobs only where that is not enough.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, and_, delete, func, select
 
 from hpcdl.core.model.series import Point
 from hpcdl.ledger import schema
@@ -79,21 +80,27 @@ class SeriesTable:
             del self._waiting[place]
 
     def read(self, connection: Connection, job: int) -> dict[str, list[Point]]:
-        """The points of each series of a job, by name."""
-        found = read_series(connection, job)
+        """The points of each series of a job, by name. Whoever goes on with one counts its places from here."""
+        stored = _stored(connection, job)
         for change in self._waiting.values():
             if change.job == job:
-                found[change.name] = [*found.get(change.name, [])[: change.first], *change.points]
+                kept = {at: point for at, point in stored.get(change.name, {}).items() if at < change.first}
+                stored[change.name] = kept | dict(enumerate(change.points, change.first))
+        found = {name: list(points.values()) for name, points in stored.items()}
+        moved = (name for name, points in stored.items() if min(points, default=0))  # its first ones were dropped
+        self.add([SeriesChange(job, name, 0, tuple(found[name])) for name in moved])
         return found
 
     def _drop_oldest(self, connection: Connection, kept: Iterable[int]) -> None:
         """Series of the oldest jobs that were not written now, until a tenth of the room is free again."""
-        table = schema.series
+        table, jobs = schema.series, schema.job
+        unfinished = and_(jobs.c.id.is_not(None), jobs.c.finished_at.is_(None))
         sizes = connection.execute(
             select(table.c.job, func.count())
+            .select_from(table.outerjoin(jobs, jobs.c.id == table.c.job))
             .where(table.c.job.not_in(set(kept)))
             .group_by(table.c.job)
-            .order_by(table.c.job)
+            .order_by(unfinished, jobs.c.finished_at, table.c.job)
         ).all()
         for job, size in sizes:
             if self._rows_after <= 0.9 * self._most:
@@ -108,11 +115,11 @@ def row_of(point: Point) -> tuple[float | int | None, ...]:
     return (point.at, step, point.last, point.mean, point.low, point.high, point.samples, point.not_finite)
 
 
-def read_series(connection: Connection, job: int) -> dict[str, list[Point]]:
-    """The points of each series of a job by name, as far as they are written."""
+def _stored(connection: Connection, job: int) -> dict[str, dict[int, Point]]:
+    """The points of each series of a job by name and place, in order, as far as they are written."""
     table = schema.series
     rows = connection.execute(select(table).where(table.c.job == job).order_by(table.c.name, table.c.place)).all()
-    found: dict[str, list[Point]] = {}
+    found: dict[str, dict[int, Point]] = {}
     for row in rows:
-        found.setdefault(row[1], []).append(Point(*row[3:]))
+        found.setdefault(row[1], {})[row[2]] = Point(*row[3:])
     return found
