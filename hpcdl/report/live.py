@@ -529,8 +529,8 @@ class Recent:
         """Takes in the next answer. One that begins elsewhere is of another ledger: then nothing of before counts."""
         if answer["after"] != self.after:
             self._rows, self.names = [], {}
-        self._rows += answer["events"]
-        self.names |= {int(number): visible(name, NAME) for number, name in answer["names"].items()}
+        self._rows = [*self._rows, *answer["events"]]  # never in place: who draws may have a copy of this
+        self.names = self.names | {int(number): visible(name, NAME) for number, name in answer["names"].items()}
         self.after = answer["last"]
         over = {
             _key(row)

@@ -170,7 +170,7 @@
   // --- a served page: what is new of it, and of the log ---
   const refresh = async () => {
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(60000) });
       if (answer.status === 403) { away = "its session is over: open the link of hpcdl web again"; return; }
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!fresh.documentElement.dataset.at) throw new Error("no page");
@@ -218,7 +218,8 @@
   dress(main);
   filter();
   if (data.at) { age(); setInterval(age, 1000); }
-  if ("served" in data) setInterval(refresh, 1000 * data.every);
+  const again = () => setTimeout(() => refresh().then(again), 1000 * data.every);  // never two at a time
+  if ("served" in data) again();
   const log = document.getElementById("log");
   if (log) follow(log);
 })();

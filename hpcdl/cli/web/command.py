@@ -18,6 +18,9 @@ from hpcdl.wire.tls import make_certificate, server_context
 
 BACKLOG = 64
 
+ANSWER_S = 10.0
+"""A page waits for the daemon so long, and then shows what was known last."""
+
 LOCAL_PORT = 8787
 """Of the browser's machine, in the line for ssh."""
 
@@ -55,8 +58,11 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
         print("the link was used; one for another browser:")
         print_link()
 
-    with Client(home, patience_s=0.0, answer_s=20.0) as client, ExitStack() as stack:
-        guard = Guard(application(Pages(client, home)), sessions, secure=port is not None, on_opened=opened)
+    def connect() -> Client:
+        return Client(home, patience_s=0.0, answer_s=ANSWER_S)
+
+    with ExitStack() as stack:
+        guard = Guard(application(Pages(connect, home)), sessions, secure=port is not None, on_opened=opened)
         if port is None:
             path = (home / "web.sock" if path is None else path).absolute()
             listener = stack.enter_context(_unix(path))

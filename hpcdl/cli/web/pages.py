@@ -1,16 +1,17 @@
 """The pages that `hpcdl web` serves: what the daemon answers, drawn by `hpcdl/report`, and the logs of the home.
 
 Each method may be called in any thread. Where the daemon does not answer, the last answer is drawn, with the time at
-which it was true.
+which it was true. No page waits for another's questions, and none asks on after the daemon has left one unanswered.
 """
 
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -42,6 +43,8 @@ from hpcdl.report.series import curves_html
 BACK_S, OVERVIEW_S = 6 * 3600.0, 3 * 3600.0
 FRESH_S = 1.0
 """An answer is drawn for so long before the daemon is asked again, whoever looks."""
+TURN_S = 3.0
+"""Another page that asks the daemon what goes on is waited for so long."""
 EVERY_S, EVERY_LARGE_S = 2.0, 10.0
 """A browser asks for a page again so often; for one of more than LARGE GPUs."""
 LARGE = 256
@@ -71,39 +74,76 @@ class LogPiece:
     begins: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Overview:
+    """The last overview, {} where there was none, and the events behind it. `note`: why it is old, or ""."""
+
+    answer: Row = field(default_factory=dict)
+    recent: Recent = field(default_factory=lambda: Recent(BACK_S))
+    note: str = ""
+
+
+class _Visit:
+    """One page that is drawn: the overview that it shows, and what else it asks the daemon."""
+
+    def __init__(self, client: Client, last: _Overview) -> None:
+        gpus = sum(len(node["gpus"]) for node in last.answer.get("nodes", ()))
+        every = EVERY_LARGE_S if gpus > LARGE else EVERY_S
+        self.answer, self.recent = last.answer, last.recent
+        self.shown = PageState(every, local_time, last.note, served=True)
+        self._client = client
+        self._trouble = last.note
+
+    def ask(self, path: str, otherwise: str = "") -> tuple[Row, str]:
+        """An answer, and "", or {} and why there is none. Raises NoPage(`otherwise`) where it is not there."""
+        if self._trouble:
+            return {}, self._trouble
+        try:
+            return self._client.get(path), ""
+        except ApiError as error:
+            if otherwise and error.status == 404:
+                raise NoPage(otherwise) from None
+            return {}, str(error)
+        except ClientError as error:
+            self._trouble = _words(error)
+            return {}, self._trouble
+
+
 class Pages:
     """The pages of one home."""
 
-    def __init__(self, client: Client, home: Path) -> None:
-        self._client = client
+    def __init__(self, connect: Callable[[], Client], home: Path) -> None:
+        """`connect`: a client of its daemon, of which each page has its own."""
+        self._connect = connect
         self._home = home
-        self._lock = threading.Lock()
-        self._recent = Recent(BACK_S)
-        self._answer: Row = {}
+        self._asking = threading.Lock()  # for the overview, which only grows: of two answers the newer counts
         self._asked_at = -FRESH_S
-        self._note = ""
+        self._last = _Overview()
 
     def overview(self) -> str:
         """What goes on now."""
-        with self._looked() as (answer, shown):
+        with self._visit() as visit:
+            answer, shown = visit.answer, visit.shown
             if not answer:
                 return self._away(shown)
-            return now_page(answer, self._recent.history(answer, OVERVIEW_S), self._recent.names, shown)
+            return now_page(answer, visit.recent.history(answer, OVERVIEW_S), visit.recent.names, shown)
 
     def timeline(self) -> str:
         """What the GPUs did in the last hours."""
-        with self._looked() as (answer, shown):
+        with self._visit() as visit:
+            answer, shown = visit.answer, visit.shown
             if not answer:
                 return self._away(shown)
-            parts = [section("timeline", "", lanes(self._recent.history(answer), shown.local))]
+            parts = [section("timeline", "", lanes(visit.recent.history(answer), shown.local))]
         return self._page("Timeline", answer, shown, parts)
 
     def jobs(self) -> str:
         """The jobs that were submitted last, finished ones too."""
-        with self._looked() as (answer, shown):
+        with self._visit() as visit:
+            answer, shown = visit.answer, visit.shown
             if not answer:
                 return self._away(shown)
-            rows, why = self._ask(path_with("/v1/jobs", all=1, last=JOBS))
+            rows, why = visit.ask(path_with("/v1/jobs", all=1, last=JOBS))
             at = float(answer["at"])
 
         def clock(key: str) -> TableColumn:
@@ -129,14 +169,15 @@ class Pages:
 
     def job(self, job: int) -> str:
         """A job: where it stands and why, its time on GPUs, its log. Raises NoPage."""
-        with self._looked() as (answer, shown):
+        with self._visit() as visit:
+            answer, shown = visit.answer, visit.shown
             if not answer:
                 return self._away(shown)
-            row = self._ask_of(f"/v1/jobs/{job}", f"There is no job {job}.").get("job")
-            why, trouble = self._ask(f"/v1/jobs/{job}/why")
-            curves = self._ask(f"/v1/jobs/{job}/series")[0].get("series")
+            row = visit.ask(f"/v1/jobs/{job}", f"There is no job {job}.")[0].get("job")
+            why, trouble = visit.ask(f"/v1/jobs/{job}/why")
+            curves = visit.ask(f"/v1/jobs/{job}/series")[0].get("series")
             finished_at = None if row is None else row.get("finished_at")
-            history = _part(self._recent.history(answer), job=job, finished_at=finished_at)
+            history = _part(visit.recent.history(answer), job=job, finished_at=finished_at)
         files = log_files(self._home, job)
         parts = [] if row is None else [self._facts(row, why, float(answer["at"]), shown)]
         if curves:
@@ -159,12 +200,13 @@ class Pages:
 
     def node(self, node: str) -> str:
         """A node: its GPUs and who had them. Raises NoPage."""
-        with self._looked() as (answer, shown):
+        with self._visit() as visit:
+            answer, shown = visit.answer, visit.shown
             if not answer:
                 return self._away(shown)
             found = [each for each in answer["nodes"] if each["name"] == node]
-            history = _part(self._recent.history(answer), node=node)
-            names = dict(self._recent.names)
+            history = _part(visit.recent.history(answer), node=node)
+            names = dict(visit.recent.names)
         if not found:
             raise NoPage(f"There is no node {node!r:.80}.")
         at = float(answer["at"])
@@ -215,49 +257,38 @@ class Pages:
     # --- the daemon ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _looked(self) -> Iterator[tuple[Row, PageState]]:
-        """The last answer, {} where there was none, and the state of a page that shows it."""
-        with self._lock:
-            if time.monotonic() - self._asked_at >= FRESH_S:
-                self._look()
-                self._asked_at = time.monotonic()
-            gpus = sum(len(node["gpus"]) for node in self._answer.get("nodes", ()))
-            every = EVERY_LARGE_S if gpus > LARGE else EVERY_S
-            yield self._answer, PageState(every, local_time, self._note, served=True)
+    def _visit(self) -> Iterator[_Visit]:
+        """With the daemon's overview, asked anew if it is not fresh; the last one where another page waits for it."""
+        with self._connect() as client:
+            if self._asking.acquire(timeout=TURN_S):
+                try:
+                    if time.monotonic() - self._asked_at >= FRESH_S:
+                        self._last = self._ask_overview(client)
+                        self._asked_at = time.monotonic()
+                finally:
+                    self._asking.release()
+                last = self._last
+            else:
+                last = replace(self._last, note=self._last.note or "The daemon has not answered yet.")
+            yield _Visit(client, last)
 
-    def _look(self) -> None:
+    def _ask_overview(self, client: Client) -> _Overview:
+        recent = copy(self._last.recent)  # pages that are drawn now have the old one
         try:
-            answer = self._client.get(path_with("/v1/overview", after=self._recent.after))
-            self._recent.take(answer)
-            self._answer, self._note = answer, ""
+            answer = client.get(path_with("/v1/overview", after=recent.after))
+            recent.take(answer)
         except ClientError as error:
-            self._note = str(error).removesuffix(" (waited 0 s)")
+            return replace(self._last, note=_words(error))
         except (KeyError, TypeError, ValueError, AttributeError):
-            self._note = "The daemon's answer is not of this form: use the daemon's hpcdl."
-
-    def _ask(self, path: str) -> tuple[Row, str]:
-        """An answer, and "", or {} and why there is none."""
-        try:
-            return self._client.get(path), ""
-        except ClientError as error:
-            return {}, str(error).removesuffix(" (waited 0 s)")
-
-    def _ask_of(self, path: str, otherwise: str) -> Row:
-        try:
-            return self._client.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                raise NoPage(otherwise) from None
-            return {}
-        except ClientError:
-            return {}
+            return replace(self._last, note="The daemon's answer is not of this form: use the daemon's hpcdl.")
+        return _Overview(answer, recent)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _away(self, shown: PageState) -> str:
         """The page while no daemon has answered yet."""
         at = WallClock(0.0).now()
-        text = f'<header id="head"><h1>hpcdl</h1><p class="problems" role="status">{html(self._note, 400)}</p></header>'
+        text = f'<header id="head"><h1>hpcdl</h1><p class="problems" role="status">{html(shown.note, 400)}</p></header>'
         inside = note("This page shows the jobs as soon as a daemon answers.")
         return live_document("hpcdl: no daemon", [text, section("gpus", "No daemon", inside)], at, shown)
 
@@ -308,6 +339,10 @@ def _holder(row: Row, names: Mapping[int, str], shown: PageState) -> str:
         f"{job_mark(job)} {shown.hrefs.job_link(job, str(job))} {breakable(names.get(job, ''))}" for job in held if job
     ]
     return "<br/>".join(told) or "–"
+
+
+def _words(error: ClientError) -> str:
+    return str(error).removesuffix(" (waited 0 s)")
 
 
 def _memory(row: Row) -> str:

@@ -7,14 +7,17 @@ looked at, and told nothing.
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import signal
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,6 +33,8 @@ from hpcdl.cli.web.pages import LogPiece, NoPage, Pages
 from hpcdl.cli.web.sessions import LIFE_S, WebSessions
 from hpcdl.daemon.api.admission import SocketPeers, is_stranger
 from hpcdl.report.html import document, note, security_policy
+
+T = TypeVar("T")
 
 CONNECTIONS = 64
 _PEER = struct.Struct("3i")  # SO_PEERCRED: pid, uid, gid
@@ -120,13 +125,34 @@ def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> Res
     return PlainTextResponse(f"{text}\n", status, headers)
 
 
+async def _in_thread(function: Callable[..., T], *args: Any, **named: Any) -> T:
+    """`asyncio.to_thread`, in a thread of its own that the end of the process does not wait for."""
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            result = function(*args, **named)
+        except BaseException as error:
+            settle(future.set_exception, error)
+        else:
+            settle(future.set_result, result)
+
+    def settle(how: Callable[[Any], None], what: object) -> None:
+        # Who waited may have been cancelled, and the loop may be closed.
+        with contextlib.suppress(InvalidStateError, RuntimeError):
+            how(what)
+
+    threading.Thread(target=call, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
 def application(pages: Pages) -> Starlette:
     """The routes, without the guard."""
 
     def page(draw: Callable[..., str]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             try:
-                return HTMLResponse(await asyncio.to_thread(draw, **request.path_params))
+                return HTMLResponse(await _in_thread(draw, **request.path_params))
             except NoPage as error:
                 return HTMLResponse(document("hpcdl", ["<h1>hpcdl</h1>", note(str(error))]), 404)
 
@@ -134,7 +160,7 @@ def application(pages: Pages) -> Starlette:
 
     async def log(request: Request) -> Response:
         after = request.query_params.get("after", "")
-        piece: LogPiece = await asyncio.to_thread(pages.log, request.path_params["job"], after)
+        piece: LogPiece = await _in_thread(pages.log, request.path_params["job"], after)
         headers = {"X-Log-After": piece.after} | ({"X-Log-Begins": "1"} if piece.begins else {})
         return PlainTextResponse(piece.text, headers=headers)
 
@@ -196,6 +222,8 @@ def serve(guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None, on_
     )
     config.load()
     config.ssl = tls
+    # What it says is of connections, or of answers that the end cuts short: not for the terminal with the links.
+    logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     came = [0]

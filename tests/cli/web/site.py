@@ -69,11 +69,12 @@ class Site:
 
 
 @contextmanager
-def site(home: Path, *options: object) -> Iterator[Site]:
-    """`hpcdl web`, until the end of the block."""
-    process = subprocess.Popen(
-        argv("web", *options), env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+def site(home: Path, *options: object, first: str = "") -> Iterator[Site]:
+    """`hpcdl web`, until the end of the block. `first`: Python that runs before it in its process."""
+    command = argv("web", *options)
+    if first:
+        command[1:3] = ["-c", f"import sys\n{first}\nfrom hpcdl.cli import main\nsys.exit(main())"]
+    process = subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         yield Site(process, None if options else home / "web.sock")
     finally:

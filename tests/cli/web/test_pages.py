@@ -40,7 +40,7 @@ def pages(home: Path, job: dict[str, Any], *events: tuple[float, ev.Event]) -> P
         "/v1/jobs/1/why": {},
         "/v1/jobs/1/series": {"series": []},
     }
-    return Pages(Answers(home, found), home)
+    return Pages(lambda: Answers(home, found), home)
 
 
 def axis(page: str) -> str:
