@@ -129,7 +129,16 @@ def pages(client: Client, after: int, job: int | None, limit: int | None) -> Ite
             return
 
 
-@click.command()
+def _refuse_words(ctx: click.Context) -> None:
+    """Raises UsageError, with the option that names a job, where a word stands without one."""
+    if ctx.args:
+        word = ctx.args[0][:100]
+        raise click.UsageError(
+            f"{word!r}: one job is named by --job: hpcdl {ctx.info_name} --job {shlex.quote(word)}", ctx
+        )
+
+
+@click.command(context_settings={"allow_extra_args": True})
 @JOB
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only those after this number.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many, the oldest.  [default: all]")
@@ -149,6 +158,7 @@ def events(
 
     BODY is the gist of an event, cut to the width of a terminal; --json has everything.
     """
+    _refuse_words(ctx)
     if follow and output is Output.JSON:
         raise click.UsageError("--follow goes on, so it cannot be one JSON value", ctx)
     if last is not None and limit is not None:
@@ -198,7 +208,7 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
             return
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @click.option(
     "-o", "--output", "target", required=True, type=OutputFile(), metavar="FILE",
     help="The HTML file to write.",
@@ -209,6 +219,7 @@ def timeline(ctx: click.Context, target: Path, word: Word | None, output: Output
     """Draw which job held which GPU when, as one self-contained HTML file."""
     from hpcdl.report import timeline_page
 
+    _refuse_words(ctx)
     client = connect(ctx, FOLLOW_S, reading=True)
     job = None if word is None else one_job(client, word)
     found = [event for page in pages(client, 0, None, None) for event in page]

@@ -339,7 +339,9 @@ def selects(*, acts: bool, argument: bool = True) -> Callable[[F], F]:
 def check_named(ctx: click.Context, chosen: Selection, usage: str) -> None:
     """Raises UsageError, with the usage, where no job is named."""
     if not chosen:
-        raise click.UsageError(f"say which jobs: hpcdl {usage}, or --array ID", ctx)
+        raise click.UsageError(
+            f"say which jobs: hpcdl {usage}, a NAME, --array ID, --tag TAG, --state STATE or --all", ctx
+        )
 
 
 def asks(chosen: Selection) -> bool:

@@ -30,7 +30,7 @@ def _act(ctx: click.Context, verb: str, chosen: Selection, output: Output, **mor
     """
     failed = bool(more.get("failed"))
     if not failed:
-        check_named(ctx, chosen, f"{verb} 3-7 12{', or --failed' if verb == 'retry' else ''}")
+        check_named(ctx, chosen, f"{verb} 3-7 12{', --failed' if verb == 'retry' else ''}")
     elif not chosen.plain:
         chosen, failed, more = replace(chosen, states=chosen.states | {"FAILED"}), False, more | {"failed": False}
     client = connect(ctx)
@@ -252,6 +252,8 @@ def wait(ctx: click.Context, chosen: Selection, timeout: float | None, output: O
     check_named(ctx, chosen, "wait 3-7 12")
     client = connect(ctx, FOLLOW_S)
     jobs, array = (chosen.ids, chosen.array) if chosen.plain else (chosen.look_up(client), None)
+    if not chosen.plain and not jobs:
+        raise click.ClickException(_nothing("wait for", chosen, {}))
     asked = {"ids": ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(jobs)) or None, "array": array}
     begun = time.monotonic()
     while True:

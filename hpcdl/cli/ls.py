@@ -4,6 +4,7 @@ The lists themselves are in tables.py and columns.py, those of other users in al
 without options: what the others need is imported late.
 """
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,8 @@ def ls(
     what = what or "jobs"
     if what not in LISTS:
         one = {"job": "hpcdl ls jobs", "node": "hpcdl ls nodes", "gpu": "hpcdl ls gpus"}
-        meant = f"hpcdl show {what} shows a job" if what.isdigit() else f"{', '.join(LISTS)} are"
+        named = f"{', '.join(LISTS)} are; jobs called so: hpcdl ls --name {shlex.quote(what[:100])}"
+        meant = f"hpcdl show {what} shows a job" if what.isdigit() else named
         raise click.UsageError(f"{what!r} is nothing to list: {one.get(what, meant)}", ctx)
     if what == "jobs":
         found: List = Jobs(ctx, **chosen)

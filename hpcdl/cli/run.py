@@ -20,7 +20,7 @@ from hpcdl.cli.job_row import FINISHED, connect
 from hpcdl.cli.jobs import exit_code
 from hpcdl.cli.logs import log_files
 from hpcdl.cli.output import Row, say
-from hpcdl.cli.submit.command import JobCommand, SubmitCall, add_git
+from hpcdl.cli.submit.command import JobCommand, SubmitCall, add_git, say_misplaced
 from hpcdl.cli.submit.options import job_options
 from hpcdl.client import Client, DaemonAway, path_with
 
@@ -54,6 +54,8 @@ def run(ctx: click.Context, /, command: tuple[str, ...], quiet: bool, **given: A
     job, _ = call.job(given, ping=True)
     for doubt in job.doubts():
         say(doubt)
+    if not quiet:
+        say_misplaced(ctx, command)
     call.refuse_folders([job])
     entry = job.entry()
     add_git([job], [entry])

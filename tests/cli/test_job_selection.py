@@ -121,6 +121,12 @@ def test_states_are_checked() -> None:
         states_of(context, None, ("waiting",))
 
 
+def test_waiting_for_none_is_a_line(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {each["id"]: dict(each) for each in ROWS}
+    done = hpcdl("wait", "--state", "starting")
+    assert (done.code, done.err) == (1, "hpcdl: there is no such job to wait for: hpcdl ls --all lists them\n")
+
+
 def test_every_verb_takes_names(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.world.jobs = {each["id"]: dict(each) for each in ROWS}
     assert hpcdl("hold", "sweep", "-q").out == "7\n8\n"
@@ -153,7 +159,9 @@ def test_several_jobs_are_shown_and_explained(jobs: FakeDaemon, hpcdl: Run) -> N
     assert hpcdl("why", "1-2").out.count("job 1 holds n1:0") == 2
     done = hpcdl("why", "--state", "failed")
     assert (done.code, done.err) == (1, "hpcdl: there is no such job: hpcdl ls --all lists them\n")
-    assert hpcdl("show").err.startswith("hpcdl: say which jobs: hpcdl show 3-7 12, or --array ID")
+    assert hpcdl("show").err.startswith(
+        "hpcdl: say which jobs: hpcdl show 3-7 12, a NAME, --array ID, --tag TAG, --state STATE or --all"
+    )
 
 
 def test_one_job_by_its_name(fake: FakeDaemon, hpcdl: Run) -> None:

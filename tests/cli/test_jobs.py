@@ -27,7 +27,9 @@ def test_ranges_go_in_one_request(jobs: FakeDaemon, hpcdl: Run) -> None:
     for wrong in ("0", "3-1", "1-", "1-900000"):
         done = hpcdl("cancel", wrong)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), wrong
-    assert hpcdl("cancel").err.startswith("hpcdl: say which jobs: hpcdl cancel 3-7 12, or --array ID")
+    assert hpcdl("cancel").err.startswith(
+        "hpcdl: say which jobs: hpcdl cancel 3-7 12, a NAME, --array ID, --tag TAG, --state STATE or --all"
+    )
     assert len(jobs.requests) == 1
     for name in ("x", "٣"):
         done = hpcdl("cancel", name)

@@ -62,6 +62,12 @@ def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) 
     return None if value is None else str(click.Choice(names).convert(value, param, ctx))
 
 
+def _one_model(ctx: click.Context, param: click.Parameter, value: "tuple[Word, ...]") -> "Word | None":
+    if len(value) > 1:
+        raise click.BadParameter("a new job is like one job, and several are named", ctx, param)
+    return value[0] if value else None
+
+
 @click.command(cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option(
@@ -69,7 +75,7 @@ def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) 
     help="Submit the jobs of a YAML file, in place of COMMAND; - is the standard input.",
 )  # fmt: skip
 @click.option(
-    "--like", "model_job", type=ONE_JOB, metavar="JOB",
+    "--like", "model_job", type=ONE_JOB, metavar="JOB", multiple=True, callback=_one_model,
     help="As this job was submitted, finished or not, but for the options and the COMMAND that are given.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Submit nothing: say what would be, where it could run now, and when.")
@@ -142,6 +148,7 @@ def submit(
         job, batch = call.job(given, ping=no_spool)
         found, entries = [job], [job.entry()]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
+    say_misplaced(ctx, command if like is None else ())
     notes = _notes(found, printed)
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
@@ -175,6 +182,31 @@ def submit(
         if not batch.asked.gpus and not given["gpus"][0]:
             say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
     show(_with_notes(answer, found, notes, printed), printed, doubts)
+
+
+_MISPLACED = frozenset({
+    "--gpus", "--gpu-memory", "--cpus", "--mem", "--time", "--deadline", "--priority", "--retries", "--array",
+    "--max-parallel", "--after", "--after-any", "--after-failed", "--after-start", "--notify", "--tag", "--share",
+})  # fmt: skip
+"""Options that hardly any script has of its own."""
+
+
+def say_misplaced(ctx: click.Context, command: Sequence[str]) -> None:
+    """On a terminal, say that an option of hpcdl stands behind the command, which gets it; not after a `--`."""
+    from hpcdl.cli.submit import starts_over
+
+    names = [word.partition("=")[0] for word in command]
+    place = next((place for place, name in enumerate(names) if place and name in _MISPLACED), 0)
+    if not place or ctx.meta[_PLAIN] or "--" in names or starts_over.quiet(os.environ):
+        return
+    if ctx.get_parameter_source(names[place][2:].replace("-", "_")) is ParameterSource.COMMANDLINE:
+        return
+    words = command[place : place + 2] if command[place] == names[place] else command[place : place + 1]
+    option, program = " ".join(words)[:100], os.path.basename(starts_over.script_of(command) or command[0])
+    say(
+        f"{option} goes to {program}: options of hpcdl stand before the command, hpcdl {ctx.info_name} {option} "
+        f"{command[0]} … (-- before the command: it is meant so)"
+    )
 
 
 def _notes(found: Sequence[JobRequest], output: Output) -> list[str]:

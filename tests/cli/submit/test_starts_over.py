@@ -118,3 +118,27 @@ def test_submit_says_it_on_a_terminal_and_in_json(
     silent = hpcdl(*words)
     assert (said.code, said.err.count("starts over")) == (0, 1)
     assert (silent.code, silent.err) == (0, piped.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("python fit.py --gpus 2", "--gpus 2"),
+        ("python fit.py --lr 1 --gpus=2 --after 3", "--gpus=2"),
+        ("python fit.py --lr 1", ""),
+        ("--gpus 1 python fit.py --gpus 2", ""),
+        ("-- python fit.py --gpus 2", ""),
+        ("python fit.py -- --gpus 2", ""),
+    ],
+)
+def test_an_option_behind_the_command_is_doubted_on_a_terminal(
+    fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fit.py").write_text("import hpcdl\n")
+    piped = hpcdl("submit", *words.split())
+    assert (piped.code, "stand before" in piped.err) == (0, False)
+    monkeypatch.setattr("hpcdl.cli.submit.starts_over.on_terminal", lambda: True)
+    said = [line for line in hpcdl("submit", *words.split()).err.splitlines() if "stand before" in line]
+    line = f"hpcdl: {option} goes to fit.py: options of hpcdl stand before the command, hpcdl submit {option} python …"
+    assert [each.partition(" (")[0] for each in said] == ([line] if option else [])
