@@ -18,6 +18,7 @@ from hpcdl.cli.job_row import (
     nodes_text,
     placement_text,
     step_text,
+    submitted_name,
     tags_text,
 )
 from hpcdl.cli.output import Column, Row, value_column
@@ -340,8 +341,8 @@ _LISTED = 2
 def _stem(rows: Sequence[Row]) -> str:
     """What the names of members have in common, without the index that follows."""
     names = [str(row.get("name", "")) for row in rows]
-    if any(row.get("sweep") for row in rows) and all("[" in name for name in names):
-        return names[0].partition("[")[0]
+    if rows[0].get("sweep") and (base := submitted_name(rows[0])) != names[0]:
+        return base
     first, last = min(names), max(names)
     length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, names)))
     alike = first[:length].rstrip("0123456789")

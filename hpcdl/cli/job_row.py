@@ -10,6 +10,7 @@ import click
 
 from hpcdl.cli.output import Row, say
 from hpcdl.client import PATIENCE_S, Client
+from hpcdl.core.model.member_name import base_name
 from hpcdl.core.model.units import fold_nodes, seconds_text
 
 FINISHED = ("DONE", "FAILED", "CANCELLED")
@@ -38,6 +39,12 @@ def asked_text(row: Row) -> str:
     if most != nodes:
         return f"{nodes}:{most}x{gpus}"
     return gpus if nodes == 1 else f"{nodes}x{gpus}"
+
+
+def submitted_name(row: Row) -> str:
+    """The name that the job, or the array that it is in, was submitted with."""
+    name = str(row.get("name", ""))
+    return base_name(name, row["array_index"], (row.get("sweep") or {}).items()) if row.get("array") else name
 
 
 def nodes_text(row: Row) -> str:

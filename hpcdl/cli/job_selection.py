@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.job_row import FINISHED, STATES
+from hpcdl.cli.job_row import FINISHED, STATES, submitted_name
 from hpcdl.cli.output import Row, cut
 from hpcdl.client import Client, path_with
 from hpcdl.core.model.units import ranges
@@ -29,7 +29,7 @@ MOST = 100_000
 ASKS_ABOVE = 20
 """A verb that is to act on more jobs asks first, on a terminal."""
 
-FIELDS = ("id", "name", "state", "array", "array_index", "held")
+FIELDS = ("id", "name", "state", "array", "array_index", "sweep", "held")
 """What of its row a job is chosen by."""
 
 _RANGE = re.compile(r"([1-9]\d{0,14})(?:-([1-9]\d{0,14}))?", re.ASCII)
@@ -133,7 +133,7 @@ class Selection:
         if isinstance(word, Members):
             array = next((row.get("array") for row in rows if row["id"] == word.array), None)
             return [row for row in rows if array and row.get("array") == array and _within(row, word)]
-        exact = [row for row in rows if row["name"] == word or _stem(row) == word]
+        exact = [row for row in rows if word in (row["name"], submitted_name(row))]
         if exact:  # the last submit of that name, and what is not finished
             last = max(row.get("array") or row["id"] for row in exact)
             return [row for row in exact if (row.get("array") or row["id"]) == last or row["state"] not in FINISHED]
@@ -148,11 +148,6 @@ def _within(row: Row, members: Members) -> bool:
     )
 
 
-def _stem(row: Row) -> str | None:
-    """The name that an array was submitted with: `sweep` of `sweep[1,lr=0.1]`."""
-    return str(row["name"]).partition("[")[0] if row.get("array") else None
-
-
 def _unknown(rows: Sequence[Row], word: str | Members) -> str:
     """What is said where a word names no job."""
     if isinstance(word, Members):
@@ -164,7 +159,7 @@ def _unknown(rows: Sequence[Row], word: str | Members) -> str:
         return f"there is no job {word.array}: hpcdl ls --all lists them"
     from difflib import get_close_matches
 
-    names = dict.fromkeys(name for row in reversed(rows) for name in (_stem(row), row["name"]) if name)
+    names = dict.fromkeys(name for row in reversed(rows) for name in (submitted_name(row), row["name"]))
     near = get_close_matches(word, names, _NEAR)
     hint = f"did you mean {', '.join(near)}?" if near else "hpcdl ls --all lists them"
     return f"no job's name {'matches' if set(word) & set('*?') else 'is'} {word[:100]!r}: {hint}"

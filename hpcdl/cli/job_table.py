@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcdl.cli.columns import ColumnSpec, plain, spec, sweep_text
-from hpcdl.cli.job_row import FINISHED, STATES
+from hpcdl.cli.job_row import FINISHED, STATES, submitted_name
 from hpcdl.cli.output import Column, Row, column_widths, cut, escape, table_lines, use_colour, width_of
 from hpcdl.core.model.units import count, ranges
 
@@ -91,7 +91,7 @@ def sweeps_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
         found.append(
             {
                 "id": array,
-                "name": str(members[0]["name"]).partition("[")[0],
+                "name": submitted_name(members[0]),
                 "jobs": len(members),
                 "states": dict(Counter(row["state"] for row in members)),
                 "best": best,

@@ -17,7 +17,7 @@ from tests.cli.test_process import SOON_S, argv, environment
 
 
 def member(number: int, index: int, value: str, **changes: Any) -> dict[str, Any]:
-    return row(number, name=f"sweep[{index},lr={value}]", array=5, array_index=index, **changes)
+    return row(number, name=f"sweep[{index},lr={value}]", array=5, array_index=index, sweep={"lr": value}, **changes)
 
 
 ROWS = [
@@ -60,6 +60,12 @@ def test_a_name_is_the_last_of_that_name_and_what_is_not_finished() -> None:
     assert ids("sweep[1,lr=0.01]") == [7], "brackets mean themselves"
     again = [*ROWS, row(9, name="train-big", state="DONE")]
     assert Selection(("train-big",)).choose(again) == [3, 9]
+
+
+def test_brackets_of_an_arrays_own_name_are_part_of_it() -> None:
+    brackets = [row(at, name=f"a[b[{at - 8}]", array=9, array_index=at - 8) for at in (9, 10)]
+    rows = [row(1, name="a"), *brackets, row(11, name="a[1]")]
+    assert [Selection((name,)).choose(rows) for name in ("a", "a[b", "a[b[2]", "a[1]")] == [[1], [9, 10], [10], [11]]
 
 
 def test_globs_and_members() -> None:

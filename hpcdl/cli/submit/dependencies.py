@@ -20,7 +20,7 @@ from hpcdl.batch.adapter import Completed
 from hpcdl.batch.command import run
 from hpcdl.batch.script import BatchDependency, SubmitCommand, command_named
 from hpcdl.batch.system import BatchError
-from hpcdl.cli.job_row import FINISHED
+from hpcdl.cli.job_row import FINISHED, submitted_name
 from hpcdl.client import Client, ClientError, path_with
 from hpcdl.core.model.dependency import Condition
 
@@ -59,9 +59,10 @@ def members_of(client: Client, ids: Sequence[int], rows: Mapping[int, Mapping[st
 
 def _named(client: Client, pattern: str, *, live: bool) -> int | None:
     """The last job of hpcdl whose name matches; `live`: that is not finished. Raises ClientError."""
-    rows = client.get(path_with("/v1/jobs", all=None if live else 1, fields="id,name,state"))["jobs"]
-    known = [row["id"] for row in rows if fnmatch.fnmatchcase(row["name"], pattern)
-             and not (live and row["state"] in FINISHED)]  # fmt: skip
+    fields = "id,name,state,array,array_index,sweep"
+    rows = client.get(path_with("/v1/jobs", all=None if live else 1, fields=fields))["jobs"]
+    known = [row["id"] for row in rows if not (live and row["state"] in FINISHED)
+             and any(fnmatch.fnmatchcase(name, pattern) for name in {row["name"], submitted_name(row)})]  # fmt: skip
     return max(known, default=None)
 
 

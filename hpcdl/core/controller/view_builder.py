@@ -383,8 +383,8 @@ class Turns:
     """Which waiting members of capped arrays may be placed: in order, as far as there is room; and which singletons.
 
     Members that hold GPUs, or that the last plan gave some, count; those that are held by their user, pause or wait for
-    other jobs neither count nor keep others from their turn. A singleton waits for all earlier jobs of its name, and
-    for one that lives. Only a cache of what follows from the world.
+    other jobs neither count nor keep others from their turn. A singleton waits for all earlier jobs of its name (for
+    members of an array that of its submit), and for one that lives. Only a cache of what follows from the world.
     """
 
     def __init__(self) -> None:
@@ -436,7 +436,7 @@ class Turns:
                 self._changed_names.add(key)
             return
         if key is None:
-            key = self._name_of[number] = (job.spec.name, job.spec.user)
+            key = self._name_of[number] = (job.spec.base_name, job.spec.user)
             alike = self._names.setdefault(key, _Namesakes())
             insort(alike.members, number)
             if job.spec.singleton:
@@ -450,7 +450,7 @@ class Turns:
     def behind(self, job: Job) -> str:
         """What a singleton waits for, in words; "" where it has its turn, or is none."""
         first = self._names[self._name_of[job.id]].ahead_of(job.id) if job.spec.singleton else 0
-        return f"waiting for job {first} to end: one job named {job.spec.name} at a time" if first else ""
+        return f"waiting for job {first} to end: one job named {job.spec.base_name} at a time" if first else ""
 
     def _forget(self, number: int) -> None:
         which = self._array_of.pop(number, None)

@@ -7,6 +7,7 @@ from itertools import islice, product
 
 from hpcdl.core.model.frozen import unchecked
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.member_name import member_name, printable
 
 INDEX = "index"
 """The placeholder of a member's index; no sweep may have that name."""
@@ -209,15 +210,15 @@ def expand(template: JobSpec, array: Array, first: int) -> tuple[JobSpec, ...]:
             command[place] = fill(values)
         if not command[0]:
             raise ValueError("a job needs a command: a value of the sweep leaves the first word empty")
-        label = [f"{name}={value}" for name, value in swept]
-        if array.indices:
-            label.insert(0, values[INDEX])
-        name = naming(values) if naming is not None else f"{base.name}[{','.join(label)}]"
+        if naming is None:
+            name = member_name(base.name, index if array.indices else None, swept)
+        else:
+            name = printable(naming(values))
         found.append(
             unchecked(
                 base,
                 command=tuple(command),
-                name=_shown(name),
+                name=name,
                 **{field: fill(values) for field, fill in filling},
                 array=first,
                 array_index=index,
@@ -233,12 +234,6 @@ def folders_of(template: str, array: Array, most: int) -> Iterator[str]:
     fill = _filler(template)
     for index, swept in islice(array.members(), most):
         yield template if fill is None else fill(dict(swept) | {INDEX: str(index)})
-
-
-def _shown(name: str) -> str:
-    if not name.isprintable():
-        name = "".join(c if c.isprintable() else "?" for c in name)
-    return (name if len(name) <= 200 else name[-200:]) or "array"
 
 
 def variables(spec: JobSpec) -> dict[str, str]:

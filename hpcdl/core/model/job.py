@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hpcdl.core.model.dependency import Condition
+from hpcdl.core.model.member_name import base_name
 from hpcdl.core.model.notice import check_destinations
 from hpcdl.core.model.tags import Links, check_links, check_tags
 
@@ -353,8 +354,13 @@ class JobSpec:
             raise ValueError("an environment variable's name must not be empty or hold '='")
 
     def named_alike(self, other: "JobSpec") -> bool:
-        """Whether both are jobs of one name and user."""
-        return (self.name, self.user) == (other.name, other.user)
+        """Whether both are jobs of one name and user; of members of arrays that of their submit."""
+        return (self.base_name, self.user) == (other.base_name, other.user)
+
+    @property
+    def base_name(self) -> str:
+        """The name that it was submitted with: of a member of an array without its index and values."""
+        return base_name(self.name, self.array_index, self.sweep) if self.array else self.name
 
     @property
     def awaits(self) -> tuple[int, ...]:

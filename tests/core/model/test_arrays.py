@@ -214,3 +214,15 @@ def test_a_full_array_is_filled_up_at_once() -> None:
     cluster.send(cmd.Hold(4))
     cluster.run_until(lambda: 5 in cluster.world.live, within_s=60)
     assert sorted(cluster.world.live) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("base", ["nightly", "a[b", "a[1]", "x" * 180])
+@pytest.mark.parametrize("array", [
+    Array(((1, 12, 1),)), Array((), (("lr", ("0.1", "a\tb", "]")),)), Array(((1, 3, 2),), (("lr", ("0.1",)),)),
+])  # fmt: skip
+def test_of_a_members_name_the_name_of_its_submit_is_left(base: str, array: Array) -> None:
+    members = expand(JobSpec(("x",), base), array, 1)
+    assert {member.base_name for member in members} == {base}
+    assert len({member.name for member in members}) == len(members)
+    own = expand(JobSpec(("x",), "run-{index}"), array, 1)
+    assert [member.base_name for member in own] == [member.name for member in own], "the user has named each"

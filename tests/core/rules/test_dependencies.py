@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.fold.fold import copied, fold
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.arrays import Array
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.dependency import KINDS, Condition
 from hpcdl.core.model.frozen import from_json, to_json
@@ -161,6 +162,23 @@ def test_singletons_of_a_name_run_one_after_the_other() -> None:
     for before, after in pairwise(ran):
         assert after.first_start_at >= before.finished_at
     assert model.job(2).first_start_at < ran[0].finished_at
+
+
+def test_members_of_an_array_are_singletons_by_the_name_of_their_submit() -> None:
+    model = cluster()
+    (first,) = model.submit(spec(name="nightly"))
+    entry = cmd.Entry(spec(name="nightly", singleton=True), array=Array(((1, 2, 1),), (("lr", ("0.1", "0.2")),)))
+    (members,) = model.send(cmd.Submit((entry,), "array"))
+    (last,) = model.submit(spec(name="nightly", singleton=True))
+    (other,) = model.submit(spec(name="nightly[1", singleton=True))
+    model.run(1.0)
+    view = Views().build(model.world, model.controller.profiles, model.now)
+    assert view.by_id[members[0]].blocked == f"waiting for job {first} to end: one job named nightly at a time"
+    model.run_to_end()
+    ran = [model.job(number) for number in (first, *members, last)]
+    for before, after in pairwise(ran):
+        assert after.first_start_at >= before.finished_at
+    assert model.job(other).first_start_at < ran[0].finished_at
 
 
 def test_a_singleton_that_is_retried_waits_for_a_later_one_that_runs() -> None:
