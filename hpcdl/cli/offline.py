@@ -99,8 +99,10 @@ def ledger_at_rest(home: Path, away: ClientError) -> "Iterator[LedgerCopy]":
         try:
             yield copy
         except JournalError as error:
-            # In the words of the file that it is a copy of.
-            raise type(away)(f"{away}; {str(error).replace(str(copy.path.parent), str(home))}") from None
+            what = str(error)
+            if "disk is full" not in what:  # in the words of the file that it is a copy of
+                what = what.replace(str(copy.path.parent), str(home))
+            raise type(away)(f"{away}; {what}") from None
 
 
 def proven(home: Path, attempt: Callable[[Mapping[str, Any]], T]) -> T:

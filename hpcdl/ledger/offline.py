@@ -4,14 +4,21 @@ A copy keeps nobody from starting a daemon, and is only of a ledger that none ha
 only by what reads events. `maintenance` has what changes the ledger.
 """
 
+import errno
+import fcntl
+import os
 import shutil
+import signal
 import sqlite3
+import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model.events import Recorded
@@ -95,10 +102,10 @@ def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None
     from hpcdl.ledger.integrity import traces_of
 
     path = _path_of(home)
-    with tempfile.TemporaryDirectory(prefix="hpcdl-", ignore_cleanup_errors=True) as folder:
+    with _folder_of_copy() as folder:
         for _ in range(ATTEMPTS):
             fence = free_fence(home, batch_ended=batch_ended)
-            copy, traces = _copied(home, Path(folder)), traces_of(home)
+            copy, traces = _copied(home, folder), traces_of(home)
             mark: Mark | MarkDamaged | None
             try:
                 mark = read_mark(home)
@@ -116,16 +123,93 @@ def copy_at_rest(home: Path, *, batch_ended: Callable[[str], bool] | None = None
 
 
 def _copied(home: Path, folder: Path) -> Path:
-    """The ledger's files as they are now, in the folder; what was there is replaced."""
+    """The ledger's files as they are now, in the folder; what was there is replaced.
+
+    Raises OSError, which names where the folder is if there is no room in it.
+    """
     for name in (LEDGER_FILE, f"{LEDGER_FILE}-wal"):
         (folder / name).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            shutil.copyfile(home / name, folder / name)
-            (folder / name).chmod(0o600)
+        with suppress(FileNotFoundError), (home / name).open("rb") as source:
+            try:
+                with open(folder / name, "xb", opener=_open_private) as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                what = f"{error.strerror} for a copy of {home / name} (TMPDIR names another folder)"
+                raise OSError(error.errno, what, str(folder.parent)) from None
     for archive in home.glob("ledger-archive-*.gz"):
         with suppress(FileExistsError):
             (folder / archive.name).symlink_to(archive.absolute())
     return folder / LEDGER_FILE
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+_PREFIX = "hpcdl-ledger-"
+_YOUNG_S = 60.0
+"""A folder younger than this may not be locked yet."""
+
+
+@contextmanager
+def _folder_of_copy() -> Iterator[Path]:
+    """A folder of ours alone, removed at the end, also where SIGTERM or SIGHUP is that.
+
+    It is locked meanwhile: those that a killed process left go here, too.
+    """
+    with (
+        _signals_exit(),
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+        _directory(Path(folder)) as descriptor,
+    ):
+        with suppress(OSError):  # not every file system has locks, and then nothing is removed there
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_left(Path(folder))
+        yield Path(folder)
+
+
+def _remove_left(new: Path) -> None:
+    """Remove older folders of copies beside this one, of this user, that no process has locked."""
+    now = new.stat().st_mtime
+    for folder in new.parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if ours and now - status.st_mtime > _YOUNG_S:
+                with _directory(folder) as descriptor:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _signals_exit() -> Iterator[None]:
+    """SIGTERM and SIGHUP, where they would kill the process, raise SystemExit with 128 + the signal."""
+    numbers: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for each in numbers:
+        signal.signal(each, _exit)
+    try:
+        yield
+    finally:
+        for each in numbers:
+            if signal.getsignal(each) is _exit:
+                signal.signal(each, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +237,9 @@ def jobs_at_rest(home: Path) -> JobsAtRest:
         raise ValueError(missing)
     if not path.exists():
         return JobsAtRest()
-    with tempfile.TemporaryDirectory(prefix="hpcdl-") as folder:
+    with _folder_of_copy() as folder:
         try:
-            with closing(sqlite3.connect(_copied(home, Path(folder)))) as ledger:
+            with closing(sqlite3.connect(_copied(home, folder))) as ledger:
                 rows = ledger.execute("SELECT id, name, state FROM job").fetchall()
                 retired = ledger.execute("SELECT job FROM retired").fetchall()
         except sqlite3.Error as error:

@@ -1,14 +1,19 @@
 """Verbs that read, without a daemon: from a copy of the ledger, where its daemon is provably gone."""
 
+import errno
+import fcntl
 import json
 import os
 import sqlite3
+import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -243,3 +248,56 @@ def test_a_write_ahead_log_that_a_crash_left(tmp_path: Path, hpcdl: Run, monkeyp
     done = hpcdl("ls")
     assert (done.code, done.out, done.err.count("\n")) == (0, "", 1)
     assert "as of" not in done.err, "nothing was ever recorded"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_no_copy(home: Path, copies: Path, name: str) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from hpcdl.ledger.offline import copy_at_rest\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "with copy_at_rest(Path(sys.argv[1])) as copy:\n"
+        "    print(copy.path.parent.parent, flush=True)\n"
+        f"    signal.raise_signal(signal.{name})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, home],
+        env=os.environ | {"TMPDIR": str(copies)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == ({"SIGTERM": 143, "SIGHUP": 129}[name], f"{copies}\n", "")
+    assert os.listdir(copies) == []
+
+
+def test_copies_that_killed_processes_left_go_with_the_next_one(home: Path, hpcdl: Run, copies: Path) -> None:
+    names = ("hpcdl-ledger-left", "hpcdl-ledger-locked", "hpcdl-ledger-young", "hpcdl-other")
+    for name in names:
+        (copies / name).mkdir(mode=0o700)
+        (copies / name / "ledger.sqlite").write_text("x")
+        if name != "hpcdl-ledger-young":
+            os.utime(copies / name, (1.0, 1.0))
+    (copies / "hpcdl-ledger-link").symlink_to(copies / "hpcdl-other")
+    descriptor = os.open(copies / "hpcdl-ledger-locked", os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert hpcdl("ls").code == 0
+        assert sorted(os.listdir(copies)) == sorted({*names, "hpcdl-ledger-link"} - {"hpcdl-ledger-left"})
+    finally:
+        os.close(descriptor)
+    (copies / "hpcdl-ledger-link").unlink()
+    for name in names[1:]:
+        (copies / name / "ledger.sqlite").unlink()
+        (copies / name).rmdir()
+
+
+def test_no_room_for_a_copy_names_where_it_is_made(
+    home: Path, hpcdl: Run, copies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+
+    def full(source: IO[bytes], target: IO[bytes], length: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(target.fileno()).st_mode))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    done = hpcdl("ls")
+    assert (done.code, done.out, done.err.count("\n"), modes) == (1, "", 1, [0o600])
+    assert done.err.startswith(f"hpcdl: {copies}: No space left on device for a copy of {home / 'ledger.sqlite'} (")
