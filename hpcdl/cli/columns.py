@@ -167,6 +167,13 @@ def _elapsed_text(row: Row) -> str:
     return "-" if (seconds := _elapsed_s(row)) is None else short_seconds_text(seconds)
 
 
+def metric_text(row: Row) -> str:
+    """Its metric; `nan` where that, or its loss, is not finite any more."""
+    if row.get("metric") is None:
+        return "-" if row.get("not_finite_since") is None else "nan"
+    return f"{row['metric']:.4g}"
+
+
 def sweep_text(row: Row) -> str:
     """The values of a member of a sweep: `lr=0.1 wd=0`."""
     return " ".join(f"{key}={value}" for key, value in (row.get("sweep") or {}).items())
@@ -208,7 +215,9 @@ _JOBS: dict[str, ColumnSpec] = {
     "done": spec("DONE", _done_text, "step", "total", order=_done, right=True),
     "elapsed": ColumnSpec(Column("ELAPSED", _elapsed_text, right=True), ("started_at", "finished_at"), _elapsed_s),
     "progress": spec("PROGRESS", _progress_text, "step", "total", order=_done, right=True),
-    "metric": number("METRIC", "metric", "{:.4g}".format),
+    "metric": spec(
+        "METRIC", metric_text, "metric", "not_finite_since", order=lambda row: row.get("metric"), right=True
+    ),
     "eta": number("ETA", "eta_s", short_seconds_text),
     "note": spec("NOTE", lambda row: row.get("note") or "", "note"),
     "reason": spec("REASON", lambda row: row.get("reason") or "", "reason", shrinks=True),
@@ -281,7 +290,8 @@ def folded(rows: Iterable[Row]) -> list[Row]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.get("array") and row.get("array_index") is not None and row.get("state") not in _APART:
-            key: tuple[Any, ...] = (row["array"], *(row.get(each) for each in _ALIKE))
+            diverged = row.get("not_finite_since") is not None
+            key: tuple[Any, ...] = (row["array"], diverged, *(row.get(each) for each in _ALIKE))
         else:
             key = ("job", row["id"])
         groups.setdefault(key, []).append(row)

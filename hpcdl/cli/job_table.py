@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpcdl.cli.columns import ColumnSpec, plain, spec, sweep_text
+from hpcdl.cli.columns import ColumnSpec, metric_text, plain, spec, sweep_text
 from hpcdl.cli.job_row import FINISHED, STATES, submitted_name
 from hpcdl.cli.output import Column, Row, column_widths, cut, escape, table_lines, use_colour, width_of
 from hpcdl.core.model.units import count, ranges
@@ -73,7 +73,7 @@ SWEEP_COLUMNS: tuple[ColumnSpec, ...] = (
     spec("NAME", lambda row: row["name"], "name", shrinks=True),
     plain("JOBS", "counts"),
     plain("BEST", "best_id", right=True),
-    plain("METRIC", "metric", "{:.4g}".format, right=True),
+    spec("METRIC", metric_text, "metric", right=True),
     plain("VALUES", "values", shrinks=True),
 )
 """What `hpcdl ls --group sweep` shows."""

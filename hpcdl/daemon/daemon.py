@@ -198,7 +198,9 @@ class Daemon:
         self.loop = ControllerLoop(self.controller, self.clock, self.config.debounce_s, changed, dispatch, lost)
         self._spool = SpoolReader(self.home, self.loop.send, self._on_trouble)
         telemetry = Telemetry(self.clock.now, self._keep_samples)
-        self.series = SeriesKeeper(lambda: self.loop.world, self.clock.now, self._keep_series, self._read_series)
+        self.series = SeriesKeeper(
+            lambda: self.loop.world, self.clock.now, self._keep_series, self._read_series, self.journal.divergences()
+        )
 
         def heard(node: str, heartbeat: HeartbeatMessage) -> None:
             telemetry.heard(node, heartbeat)

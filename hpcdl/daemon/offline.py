@@ -86,7 +86,10 @@ class OfflineApi:
         changes.close()  # nothing will change: who waits for it is answered at once
         hub = Hub(self._loop, HubSettings("", self._home, 0.0, 0.0), lambda node, beat: None)
         about = DaemonStatus(0, socket.gethostname(), self.as_of, __version__, str(self._home), ())
-        series = SeriesKeeper(lambda: self._loop.world, self._loop.now, lambda changes: None, self._read_series)
+        diverged = self._journal.divergences()
+        series = SeriesKeeper(
+            lambda: self._loop.world, self._loop.now, lambda changes: None, self._read_series, diverged
+        )
         context = ApiContext(self._loop, hub, changes, controller.profiles, about, series=series)
         return Api(context, self._token).application()
 

@@ -8,10 +8,22 @@ loop's thread.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core.model.series import LARGEST, MOST_NAMES, NAME, USE, Point, Series, not_finite_since, sample, thinned
+from hpcdl.core.model.series import (
+    LARGEST,
+    MOST_NAMES,
+    NAME,
+    USE,
+    Divergence,
+    Point,
+    Series,
+    divergence,
+    not_finite_since,
+    sample,
+    thinned,
+)
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import World
 from hpcdl.ledger.series import SeriesChange
@@ -71,7 +83,8 @@ class _JobSeries:
 
 
 class SeriesKeeper:
-    """The series of all jobs. `notes`: of jobs whose metrics have stopped being finite, by job, in words."""
+    """The series of all jobs. `not_finite`: of jobs whose metrics have stopped being finite, also of those that are
+    over, since about which step each of these metrics is, by job."""
 
     def __init__(
         self,
@@ -79,14 +92,15 @@ class SeriesKeeper:
         now: Callable[[], float],
         keep: Callable[[Sequence[SeriesChange]], object],
         read: Callable[[int], Awaitable[Points]],
+        diverged: Mapping[int, Mapping[str, Divergence]],
     ) -> None:
         """`now`: seconds since the epoch. `keep`: hands changes to the ledger, and must not wait; `read`: the series
-        of a job in the ledger."""
+        of a job in the ledger, which has these that `diverged`."""
         self._world, self._now, self._keep, self._read = world, now, keep, read
         self._jobs: dict[int, _JobSeries] = {}
         self._loading: set[asyncio.Task[None]] = set()
         self._due = False
-        self.notes: dict[int, str] = {}
+        self.not_finite = {job: not_finite_since(each) for job, each in diverged.items()}
 
     def heard(self, node: str, heartbeat: HeartbeatMessage) -> None:
         """Takes what a heartbeat says of jobs."""
@@ -132,7 +146,6 @@ class SeriesKeeper:
                 if finished and (changes := _shortened(number, job.series)):
                     self._keep(changes)
                 del self._jobs[number]
-                self.notes.pop(number, None)
         if any(job.changed or not job.loaded or job.heard_at >= before for job in self._jobs.values()):
             self._due = True
             asyncio.get_running_loop().call_later(GATHER_S, self._hand_over)
@@ -151,18 +164,16 @@ class SeriesKeeper:
                 job.changed.discard(name)
                 changes.append(SeriesChange(number, name, first, tuple(points)))
                 number_of_points += len(points)
-            self._note(number, job.series)
+            if job.loaded:
+                self._note(number, job.series)
         if changes:
             self._keep(changes)
 
     def _note(self, number: int, series: Mapping[str, Series]) -> None:
-        since = {name: not_finite_since(each.points) for name, each in series.items() if name not in USE}
-        steps = {name: point.step for name, point in since.items() if point is not None}
-        if steps:
-            told = (f"{name} is not finite since about step {step}" for name, step in steps.items())
-            self.notes[number] = "; ".join(told)
+        if since := divergences_of({name: each.points for name, each in series.items()}):
+            self.not_finite[number] = not_finite_since(since)
         else:
-            self.notes.pop(number, None)
+            self.not_finite.pop(number, None)
 
     def recent(self, job: int) -> Points:
         """Its series as far as they are in memory: of every job that was heard of lately."""
@@ -175,6 +186,12 @@ class SeriesKeeper:
         """The series of a job, by name."""
         found = self._jobs.get(job)
         return await self._read(job) if found is None or not found.loaded else self.recent(job)
+
+
+def divergences_of(series: Points) -> dict[str, Divergence]:
+    """Where the series of a job that have diverged did."""
+    found = ((name, divergence(points)) for name, points in series.items())
+    return {name: where for name, where in found if where is not None}
 
 
 def _point(
@@ -232,6 +249,9 @@ def _of_several(at: float, values: Sequence[float]) -> Point:
 
 
 def _shortened(job: int, series: Mapping[str, Series]) -> list[SeriesChange]:
-    """The changes that leave FINISHED points of each series at most."""
-    long: Iterable[tuple[str, Series]] = ((name, each) for name, each in series.items() if len(each.points) > FINISHED)
-    return [SeriesChange(job, name, 0, tuple(thinned(each.points, FINISHED))) for name, each in long]
+    """The changes that leave FINISHED points of each series at most; one that diverged keeps the step where it did."""
+    return [
+        SeriesChange(job, name, 0, tuple(thinned(each.points, FINISHED)))
+        for name, each in series.items()
+        if len(each.points) > FINISHED and divergence(each.points) is None
+    ]

@@ -18,7 +18,7 @@ from hpcdl.core.fold.fold import Draft, copied, fold
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import Recorded
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
-from hpcdl.core.model.series import Point
+from hpcdl.core.model.series import Divergence, Point
 from hpcdl.core.model.transitions import IllegalEvent
 from hpcdl.core.model.world import Job, World, validate
 from hpcdl.ledger import backup_stamp, projections, records, schema, snapshots
@@ -41,7 +41,7 @@ from hpcdl.ledger.records import (
     write_archive,
 )
 from hpcdl.ledger.samples import GpuTelemetry, Ring
-from hpcdl.ledger.series import SeriesChange, SeriesTable
+from hpcdl.ledger.series import SeriesChange, SeriesTable, read_divergences
 
 
 def begin_above(connection: Connection, last: int) -> None:
@@ -362,6 +362,11 @@ class SqliteJournal:
         """The points of each series of a job, by name."""
         with self._reading() as connection:
             return self._series.read(connection, job)
+
+    def divergences(self) -> dict[int, dict[str, Divergence]]:
+        """Where the series that have diverged did, by job and name, as far as they are written."""
+        with self._reading() as connection:
+            return read_divergences(connection)
 
     def flush(self) -> None:
         """Write the samples and series that wait. Raises JournalError."""

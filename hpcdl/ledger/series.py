@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, delete, func, select
 
-from hpcdl.core.model.series import Point
+from hpcdl.core.model.series import Divergence, Point
 from hpcdl.ledger import schema
 
 ROWS = 400_000
@@ -107,6 +107,24 @@ class SeriesTable:
                 return
             connection.execute(delete(table).where(table.c.job == job))
             self._rows_after -= size
+
+
+def read_divergences(connection: Connection) -> dict[int, dict[str, Divergence]]:
+    """Where the series that have diverged did, as `core.model.series.divergence` has it, by job and name."""
+    found: dict[int, dict[str, Divergence]] = {}
+    for job, name, after, by in connection.exec_driver_sql(_DIVERGED):
+        found.setdefault(job, {})[name] = (after, by)
+    return found
+
+
+_DIVERGED = """
+SELECT ends.job, ends.name, CASE WHEN ends.place < 0 THEN -1 ELSE coalesce(finite.step, 0) END, beyond.step
+FROM (SELECT job, name, max(CASE WHEN last IS NULL THEN -1 ELSE place END) AS place FROM series GROUP BY job, name)
+AS ends
+LEFT JOIN series AS finite ON finite.job = ends.job AND finite.name = ends.name AND finite.place = ends.place
+JOIN series AS beyond ON beyond.job = ends.job AND beyond.name = ends.name AND beyond.place = ends.place + 1
+WHERE beyond.step IS NOT NULL ORDER BY ends.job, ends.name
+"""
 
 
 def row_of(point: Point) -> tuple[float | int | None, ...]:

@@ -41,6 +41,7 @@ class World:
 ABSENT = (
     "placement", "role", "profile", "step", "total", "started_at", "finished_at", "wait_s", "jct_s", "cause",
     "exit_code", "eta_s", "metric", "note", "sweep", "saved_step", "queue_position", "annotations", "tags", "links",
+    "not_finite_since",
 )  # fmt: skip
 
 

@@ -118,3 +118,26 @@ def test_the_best_of_a_sweep(fake: FakeDaemon, hpcdl: Run) -> None:
     assert ids[:3] == ["1", "6", "5"], "members are not folded where their metric counts"
     hpcdl("ls", "--tag", "exp*")
     assert "tag=exp%2A" in fake.requests[-1][1]
+
+
+def test_a_run_that_diverged_is_last_in_both_orders_and_no_best(fake: FakeDaemon, hpcdl: Run) -> None:
+    note = "loss is not finite since about step 51"
+    rows = [
+        member(5, 1, "10", state="DONE", not_finite_since=51, note=note),
+        member(6, 2, "0.1", state="DONE", metric=0.5),
+        member(7, 3, "0.01", state="DONE", metric=0.25),
+        row(8, name="alone", state="DONE", not_finite_since=51, note=note),
+    ]
+    fake.world.jobs = {each["id"]: each for each in rows}
+    for sort, order in (("metric", ["7", "6", "5", "8"]), ("-metric", ["6", "7", "5", "8"])):
+        lines = [
+            line.split() for line in hpcdl("ls", "--all", "--sort", sort, "--columns", "id,metric").out.split("\n")
+        ]
+        assert [line[0] for line in lines[1:-1]] == order
+        assert [line[1] for line in lines[3:-1]] == ["nan", "nan"]
+        answer = hpcdl("ls", "--group", "sweep", "--sort", sort, "--json").value
+        assert answer["sweeps"][0]["best"]["id"] == int(order[0])
+    fake.world.jobs = {5: rows[0]}
+    assert hpcdl("ls", "--group", "sweep", "--json").value["sweeps"][0]["best"] is None
+    assert note in "\n".join(lines_of(rows[0]))
+    assert [each["id"] for each in folded(rows[:3])] == [5, "6-7"], "it is not folded with what is well"

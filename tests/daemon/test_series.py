@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core.model.series import MOST, MOST_NAMES, Point, sample
+from hpcdl.core.model.series import MOST, MOST_NAMES, Point, divergence, sample
 from hpcdl.core.model.units import GpuRef
 from hpcdl.daemon import series as module
 from hpcdl.daemon.api.series import series_rows
@@ -34,7 +34,7 @@ class Ledger:
         return {name: list(points) for name, points in self.stored.get(job, {}).items()}
 
     def keeper(self) -> SeriesKeeper:
-        return SeriesKeeper(lambda: self.stage.world, lambda: self.now, self.keep, self.read)
+        return SeriesKeeper(lambda: self.stage.world, lambda: self.now, self.keep, self.read, {})
 
 
 def within(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -167,10 +167,15 @@ def test_a_loss_that_is_not_finite_any_more_is_noted_until_it_is_again(stage: St
             keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", step, value=value),)))
         await settled(keeper)
         keeper.flush()
-        assert keeper.notes == {1: "loss is not finite since about step 2"}
+        assert keeper.not_finite == {1: {"loss": 2}}
+        stored = {1: {name: where for name, points in ledger.stored[1].items() if (where := divergence(points))}}
+        after = SeriesKeeper(lambda: stage.world, lambda: ledger.now, ledger.keep, ledger.read, stored)
+        assert after.not_finite == keeper.not_finite, "of a daemon that starts anew"
+        after.flush()
+        assert after.not_finite == keeper.not_finite, "and is not forgotten"
         keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", 4),)))
         keeper.flush()
-        assert keeper.notes == {}
+        assert keeper.not_finite == {}
 
     within(test)
 
@@ -198,6 +203,11 @@ def test_quiet_jobs_leave_the_memory_and_finished_ones_are_shortened(monkeypatch
         points = ledger.stored[1]["loss"]
         assert len(points) <= FINISHED
         assert (points[0].step, points[-1].step, sum(point.samples for point in points)) == (1, 400, 231)
+        late = metric(1, attempt, "loss", 401, value=None)
+        keeper.heard("n1", HeartbeatMessage((), (), (), (late,)))
+        while keeper._jobs:
+            await asyncio.sleep(0.01)
+        assert keeper.not_finite == {1: {"loss": 401}}, "it is said after the job's end, too"
 
     within(test)
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, insert
 
 from hpcdl.core.controller.journal import JournalError
-from hpcdl.core.model.series import Point, Series, sample
+from hpcdl.core.model.series import Point, Series, divergence, sample
 from hpcdl.ledger import SqliteJournal, schema
 from hpcdl.ledger.series import SeriesChange, SeriesTable
 
@@ -139,3 +139,27 @@ def test_a_series_whose_first_points_were_dropped_goes_on() -> None:
         assert table.read(connection, 1)["loss"] == rest.points
         assert len(rest.points) == 36
         assert not table.waiting
+
+
+def test_what_has_diverged_is_found_again(path: Path) -> None:
+    curves: dict[tuple[int, str], list[float | None]] = {
+        (1, "loss"): [1.0, 2.0, None, None],
+        (1, "lr"): [1.0, 2.0, 3.0],
+        (2, "loss"): [None, None],
+        (3, "loss"): [1.0, None, 3.0],
+        (4, "loss"): [1.0, None, 3.0, None],
+    }
+    stored = {
+        key: tuple(sample(float(at), 10 * at, value) for at, value in enumerate(values, 1))
+        for key, values in curves.items()
+    }
+    use = sample(1.0, None, None)
+    with SqliteJournal(path) as journal:
+        journal.add_series([SeriesChange(job, name, 0, points) for (job, name), points in stored.items()])
+        journal.add_series([SeriesChange(5, "gpu_power", 0, (use,))])
+        journal.flush()
+    with SqliteJournal(path) as journal:
+        found = journal.divergences()
+    assert found == {1: {"loss": (20, 30)}, 2: {"loss": (-1, 10)}, 4: {"loss": (30, 40)}}
+    for (job, name), points in stored.items():
+        assert found.get(job, {}).get(name) == divergence(points)

@@ -114,14 +114,29 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     return Series(points, most).points
 
 
-def not_finite_since(points: Sequence[Point]) -> Point | None:
-    """The first of the points at the end that have no finite sample, of a curve that has diverged; else None."""
-    found = None
-    for point in reversed(points):
-        if point.mean is not None:
-            break
-        found = point
-    return found
+Divergence = tuple[int, int]
+"""Steps between which a curve stopped being finite: its last finite sample (-1: it has none), and the first that is
+known not to be."""
+
+
+def divergence(points: Sequence[Point]) -> Divergence | None:
+    """Where a curve of steps diverged; None where its last sample is finite."""
+    place = len(points)
+    while place and points[place - 1].last is None:
+        place -= 1
+    if place == len(points) or (by := points[place].step) is None:
+        return None
+    return (points[place - 1].step or 0) if place else -1, by
+
+
+def not_finite_since(divergences: Mapping[str, Divergence]) -> dict[str, int]:
+    """Since about which step each curve of a job is not finite; those that may have diverged at once say the same."""
+    return {name: min(by for _, by in divergences.values() if by > after) for name, (after, _) in divergences.items()}
+
+
+def not_finite_text(since: Mapping[str, int]) -> str:
+    """The same in words; "" where all are finite."""
+    return "; ".join(f"{name} is not finite since about step {step}" for name, step in since.items())
 
 
 USE = {
@@ -140,7 +155,7 @@ def series_json(name: str, points: Sequence[Point]) -> dict[str, Any]:
     whole = points[0]
     for point in points[1:]:
         whole = joined(whole, point)
-    since = not_finite_since(points)
+    since = divergence(points)
     unit, label = USE.get(name, ("", name))
     columns: Mapping[str, list[Any]] = {
         key: [getattr(point, key) for point in points] for key in ("at", "step", "mean", "low", "high", "samples")
@@ -152,7 +167,7 @@ def series_json(name: str, points: Sequence[Point]) -> dict[str, Any]:
         "label": label,
         "samples": whole.samples,
         "not_finite": whole.not_finite,
-        "not_finite_since": None if since is None else since.step,
+        "not_finite_since": None if since is None else since[1],
         "first": points[0].last,
         "last": whole.last,
         "low": whole.low,

@@ -88,8 +88,11 @@ class ApiContext:
         gone = [number for number in numbers if is_retired(world, number)]
         past = await asyncio.to_thread(self.loop.retired, gone) if gone else ()
         queue = await asyncio.to_thread(self.queues.look, world, now) if queued else NOBODY
-        notes = self.idle.notes if self.series is None else {**self.idle.notes, **self.series.notes}
-        return RowBuilder(world, self.profiles, self.loop.reasons, now, {job.id: job for job in past}, queue, notes)
+        not_finite = {} if self.series is None else self.series.not_finite.copy()
+        retired = {job.id: job for job in past}
+        return RowBuilder(
+            world, self.profiles, self.loop.reasons, now, retired, queue, self.idle.notes, not_finite=not_finite
+        )
 
     async def rows_of(self, numbers: Collection[int]) -> list[Json]:
         """The finished rows of these jobs, in this order."""

@@ -149,6 +149,7 @@ class _CachedRow:
     said: str | None  # the job's reason among them
     nothing: str  # `why.nothing_here`
     queued: str  # `Queue.text` and `Queue.note` of the job
+    not_finite: Mapping[str, int] | None  # the job's, of the rows
     texts: tuple[str, ...]  # the whole row, or value by value where the query chose fields
 
 
@@ -236,7 +237,7 @@ class JobList:
         """The columns of all unfinished jobs, those of runs of waiting ones as they are kept."""
         world, before, now = rows.world, self._runs.get(fields, {}), {}
         moving = {number for number, target in world.targets.items() if target.placement is not None}
-        moving.update(world.live, rows.queue.places)
+        moving.update(world.live, rows.queue.places, rows.not_finite)
         texts: list[Sequence[str]] = []
         empty: list[Sequence[bool]] = []
         for ids in _runs(list(world.active), moving):
@@ -267,7 +268,8 @@ class JobList:
     ) -> tuple[str, ...]:
         known = kept.get(job.id)
         target = rows.world.targets.get(job.id)
-        if known is not None and known.job is job:
+        not_finite = rows.not_finite.get(job.id)
+        if known is not None and known.job is job and known.not_finite == not_finite:
             if job.finished:
                 return known.texts
             queued = _queued(rows, job)
@@ -281,7 +283,8 @@ class JobList:
         still = job.finished or (not job.live and (target is None or target.placement is None))
         if still and (len(kept) < KEPT or job.id in kept):
             said = None if job.finished else rows.reasons.get(job.id)
-            kept[job.id] = _CachedRow(job, target, rows.reasons, said, rows.nothing, _queued(rows, job), texts)
+            queued = _queued(rows, job)
+            kept[job.id] = _CachedRow(job, target, rows.reasons, said, rows.nothing, queued, not_finite, texts)
         return texts
 
 

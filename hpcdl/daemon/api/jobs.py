@@ -103,7 +103,8 @@ async def why(api: ApiContext, request: Request) -> Json:
     found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
     if job.finished:
         past = past_of(await _events_of(api, job.id), job.submitted_at)
-        details = [*answer.details, *aftermath(job, past)]
+        odd = rows.not_finite_note(job)
+        details = [*([odd] if odd else ()), *answer.details, *aftermath(job, past)]
         if job.outcome is JobState.CANCELLED:
             details.append(again_text(world, job))
         return found | {"details": details, **when_json(None), "past": past.to_json(job)}
@@ -114,8 +115,8 @@ async def why(api: ApiContext, request: Request) -> Json:
     if warning := await unheeded(api, (job,)):
         details.append(warning)
     lines, learnt = await asyncio.to_thread(learnt_of, world, job)
-    if job.id in rows.idle:
-        details.insert(0, rows.idle[job.id])
+    if note := rows.not_finite_note(job) or rows.idle.get(job.id):
+        details.insert(0, note)
     known = {"details": [*details, *lines], "learnt": learnt, **when_json(eta)}
     return found | known | await forecast_json(api, world, job, now)
 

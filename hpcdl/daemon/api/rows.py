@@ -15,6 +15,7 @@ from hpcdl.core.model.incarnation import Incarnation
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import redacted
 from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.series import not_finite_text
 from hpcdl.core.model.sharing import holder_of, holders_of
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import GpuRef
@@ -61,6 +62,7 @@ class RowBuilder:
     past: Mapping[int, Job] = field(default_factory=dict)  # jobs that have left the world, as far as they are wanted
     queue: Queue = NOBODY  # NOBODY where no row is to say its place
     idle: Mapping[int, str] = field(default_factory=dict)  # what is said of jobs that do not use all their GPUs
+    not_finite: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  # see `SeriesKeeper`
     nothing: str = field(init=False)  # `nothing_here`, which is the same for all rows
 
     def __post_init__(self) -> None:
@@ -74,12 +76,13 @@ class RowBuilder:
         """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to compute.
 
         The row of a job that has no incarnation and is to have no GPUs follows from the job, its target, the reasons,
-        `nothing`, `queue.text` and `queue.note` alone; that of a finished one from the job alone (`JobList` relies on
-        it).
+        `nothing`, `queue.text`, `queue.note` and what is not finite of it alone; that of a finished one from the job
+        and what is not finite of it (`JobList` relies on it).
         """
         spec, running = job.spec, job.running
         placement = running.placement if running is not None else None
         left = None if running is None else remaining(self.world, job, self.profiles, self.now)
+        metric, diverged_at = self._metric(job)
         return {
             **picked(job, _OF_JOB),
             **picked(job.progress, _OF_PROGRESS),
@@ -105,7 +108,8 @@ class RowBuilder:
             "cause": None if job.last.cause is None else job.last.cause.value,
             "detail": job.last.detail,
             "exit_code": job.last.exit_code,
-            "metric": job.progress.accuracy[-1][1] if job.progress.accuracy else None,
+            "metric": metric,
+            "not_finite_since": diverged_at,
             "eta_s": None if left is None else left.seconds,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,
@@ -116,17 +120,32 @@ class RowBuilder:
     def reason(self, job: Job) -> str:
         """Why it is in its state, in one line."""
         text = reason(self.world, job, self.reasons, self.nothing, self.now, self.queue)
-        return text or ("" if job.running is None else self.idle.get(job.id, ""))
+        return text or ("" if job.running is None else self.not_finite_note(job) or self.idle.get(job.id, ""))
+
+    def not_finite_note(self, job: Job) -> str:
+        """Which of its metrics are not finite any more, and since when; "" where all are."""
+        return not_finite_text(self.not_finite.get(job.id, {}))
+
+    def _metric(self, job: Job) -> tuple[float | None, int | None]:
+        """The job's metric, and since about which step it or a loss is not finite: one from before that is void."""
+        since = self.not_finite.get(job.id, {})
+        step = min((step for name, step in since.items() if name == "metric" or "loss" in name), default=None)
+        measured = job.progress.accuracy[-1] if job.progress.accuracy else None
+        if measured is None or "metric" in since or (step is not None and measured[0] < step):
+            return None, step
+        return measured[1], step
 
     def note(self, job: Job) -> str | None:
         """What its state does not say, in short; None where there is nothing to say, as of one that simply trains."""
         state = state_of(job)
         if state in _PLAIN:
-            return None
+            return self.not_finite_note(job) or None
         if job.held and not (job.live or job.finished):
             return f"held: hpcdl {lifts_hold(job)} {job.id}"
         text = self.queue.note(job, self.now) or self.reason(job)
-        return None if not text or text.lower() == state.lower() else text
+        if text.lower() == state.lower():
+            text = ""
+        return "; ".join(filter(None, (text, self.not_finite_note(job) if job.finished else ""))) or None
 
     def detail(self, job: Job) -> Json:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""

@@ -4,12 +4,12 @@ import asyncio
 
 from starlette.requests import Request
 
-from hpcdl.core.model.series import MOST, USE, series_json, thinned
+from hpcdl.core.model.series import MOST, USE, not_finite_since, series_json, thinned
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem, number_of
 from hpcdl.daemon.api.jobs import existing
 from hpcdl.daemon.api.rows import Json
-from hpcdl.daemon.series import Points
+from hpcdl.daemon.series import Points, divergences_of
 
 LEAST = 4
 """Points that a series is thinned to."""
@@ -37,4 +37,9 @@ def series_rows(found: Points, most: int) -> list[Json]:
 
     metrics = sorted(found.keys() - USE.keys(), key=lambda name: (level(name), "loss" not in name, name))
     names = [*metrics, *(name for name in USE if name in found)]
-    return [series_json(name, thinned(found[name], most)) for name in names if found[name]]
+    since = not_finite_since(divergences_of(found))
+    return [
+        series_json(name, thinned(found[name], most)) | {"not_finite_since": since.get(name)}
+        for name in names
+        if found[name]
+    ]

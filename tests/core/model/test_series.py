@@ -5,7 +5,17 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core.model.series import MOST, Point, Series, joined, not_finite_since, sample, series_json, thinned
+from hpcdl.core.model.series import (
+    MOST,
+    Point,
+    Series,
+    divergence,
+    joined,
+    not_finite_since,
+    sample,
+    series_json,
+    thinned,
+)
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10)
 STEPS = st.lists(st.tuples(st.integers(0, 9), VALUES), min_size=1, max_size=300)
@@ -111,13 +121,31 @@ def test_a_loss_that_diverged_is_told_from_one_bad_step() -> None:
     series = Series()
     for step, value in enumerate((2.0, math.nan, 1.0, math.inf, None, math.nan)):
         series.add(sample(float(step), step, value))
-    since = not_finite_since(series.points)
-    assert since is not None
-    assert since.step == 3
+    assert divergence(series.points) == (2, 3)
     answer = series_json("loss", series.points)
     assert (answer["last"], answer["not_finite_since"], answer["not_finite"]) == (None, 3, 4)
     assert (answer["first"], answer["low"], answer["high"], answer["mean"]) == (2.0, 1.0, 2.0, 1.5)
     assert (answer["kind"], answer["unit"], series_json("gpu_power", series.points)["unit"]) == ("metric", "", "W")
     assert (answer["label"], series_json("gpu_power", series.points)["label"]) == ("loss", "GPU power")
     series.add(sample(9.0, 9, 1.0))
-    assert not_finite_since(series.points) is None
+    assert divergence(series.points) is None
+
+
+def test_one_value_by_two_names_diverges_at_one_step() -> None:
+    """Samples of the two are joined at other places, so that neither has the step where it was."""
+    curves = {"loss": (7, 3), "metric": (5, 9), "accuracy": (1, 1)}
+    points = {}
+    for name, (offset, width) in curves.items():
+        points[name] = [sample(0.0, 0, 1.0)]
+        for step in range(1, 101):
+            point = sample(float(step), step, 1.0 if step < (90 if name == "accuracy" else 51) else math.nan)
+            if (step + offset) % width and step > 1:
+                point = joined(points[name].pop(), point)
+            points[name].append(point)
+    found = {name: where for name in points if (where := divergence(points[name])) is not None}
+    assert all(after < 51 <= by for name, (after, by) in found.items() if name != "accuracy")
+    assert found["loss"] != found["metric"]
+    since = not_finite_since(found)
+    assert since["loss"] == since["metric"] == min(found["loss"][1], found["metric"][1])
+    assert since["accuracy"] == 90, "another time"
+    assert series_json("loss", points["loss"])["not_finite_since"] == found["loss"][1]

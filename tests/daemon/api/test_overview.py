@@ -155,7 +155,7 @@ def test_it_has_some_curves_of_the_jobs_that_run() -> None:
     async def nothing(job: int) -> dict[str, list[Point]]:
         return {}
 
-    keeper = SeriesKeeper(lambda: stage.world, lambda: 7.0, lambda changes: None, nothing)
+    keeper = SeriesKeeper(lambda: stage.world, lambda: 7.0, lambda changes: None, nothing, {})
     names = [f"m{number}" for number in range(9)]
     points = tuple((0.0, step, 1.0, 1.0, 1.0, 1.0, 1, 0) for step in range(200))
 
