@@ -124,8 +124,10 @@ def replacing(target: Path, mode: int = 0o600, *, durable: bool = False) -> Iter
             if durable:
                 os.fsync(file)
         os.replace(unfinished, target)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == unfinished:
+            error.filename = target  # the user knows no other
         raise
 
 

@@ -14,7 +14,7 @@ import click
 from hpcdl.cli import completion
 from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
 from hpcdl.cli.job_row import STATES, moment_text
-from hpcdl.cli.output import Column, Output, Row, cells_of, stdout_takes, table_lines
+from hpcdl.cli.output import AS_OF, Column, Output, Row, cells_of, stdout_takes, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
 
@@ -250,7 +250,9 @@ def agent_text(node: Row) -> str:
 
 
 def away_note(nodes: Iterable[Row]) -> str:
-    """What to do about nodes whose agents are away; "" where none is."""
+    """What to do about nodes whose agents are away; "" where none is, and without a daemon, since then all are."""
+    if AS_OF in click.get_current_context().meta:
+        return ""
     away = [str(node["name"]) for node in nodes if agent_text(node) == "away" and not node.get("leaving")]
     if not away:
         return ""
@@ -302,6 +304,12 @@ def _gpu_detail(gpu: Row) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
+def _gpu_state(gpu: Row) -> str:
+    """The state; of a GPU that is ok, whether its agent is away."""
+    state = gpu.get("state")
+    return text_of(gpu["agent"] if state == "ok" and gpu.get("agent") in ("away", "lost") else state)
+
+
 def _health_text(health: Any) -> str:
     if not isinstance(health, dict):
         return str(health)
@@ -343,7 +351,7 @@ GPUS = Kind(
         "kind": plain("KIND", "name", shrinks=True),
         "uuid": plain("UUID", "uuid", shrinks=True),
         "agent": plain("AGENT", "agent"),
-        "state": plain("STATE", "state"),
+        "state": spec("STATE", _gpu_state, "state"),
         "job": spec("JOB", holder_text, order=_holder, right=True),
         "role": plain("ROLE", "role"),
         "util": number("UTIL", "util", "{:.0f} %".format),
@@ -374,7 +382,8 @@ GPUS = Kind(
 GPU_COLUMNS = (
     *(GPUS.columns[name].column for name in ("node", "agent")),
     replace(GPUS.columns["index"].column, title="GPU"),
-    *(GPUS.columns[name].column for name in ("state", "job")),
+    plain("STATE", "state").column,
+    GPUS.columns["job"].column,
     Column("NAME", lambda row: str(row.get("name", "")), shrinks=True),
     GPUS.columns["detail"].column,
 )

@@ -25,6 +25,7 @@ from hpcdl.daemon.api.app import Api
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.profiles import ProfileNames, read_known
 from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.api.why import NO_JOB
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.loop import ControllerLoop
@@ -34,6 +35,8 @@ from hpcdl.ledger.offline import LedgerCopy
 from hpcdl.policies import all_policies
 
 T = TypeVar("T")
+
+_REASONS = {NO_JOB: "no daemon runs: it goes on when one starts"}
 
 
 class _StillLoop(ControllerLoop):
@@ -45,6 +48,11 @@ class _StillLoop(ControllerLoop):
     def now(self) -> float:
         """When the last event was recorded."""
         return self.world.at
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """What the last plan said is not kept."""
+        return _REASONS
 
     def call(self, function: Callable[[Controller], T]) -> "Future[T]":
         """Runs a function here and now."""

@@ -112,8 +112,8 @@ def _head(answer: Row, at: float, shown: PageState) -> str:
     if daemon["pid"]:  # else there is no daemon
         words.append(f"up {seconds_text(daemon['since_s'])}")
         words.append(f"pid {daemon['pid']}, version {html(daemon['version'], 40)}")
-    if daemon["stopping"]:
-        words.append('<b class="alarm">stopping</b>')
+        if daemon["stopping"]:
+            words.append('<b class="alarm">stopping</b>')
     batch = answer["status"].get("batch") or {}
     return page_head(page_title(answer), at, shown, " · ".join(words), batch.get("troubles", ())[:3])
 

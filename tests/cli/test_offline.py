@@ -20,7 +20,7 @@ import pytest
 from hpcdl.cli.job_row import moment_text
 from hpcdl.client import START
 from hpcdl.config.settings import Config
-from hpcdl.core.model.events import DaemonStarted
+from hpcdl.core.model.events import DaemonStarted, DaemonStopping, NodeSilent
 from hpcdl.daemon.api.profiles import ProfileNames, read_known
 from hpcdl.daemon.daemon import open_ledger
 from hpcdl.daemon.learner import Learner
@@ -33,6 +33,7 @@ from tests.ledger import test_recorded_home
 from tests.ledger.histories import submissions
 from tests.ledger.test_recorded_home import RECORDED, documents
 from tests.ledger.test_recorded_home import home as recorded_home
+from tests.report.story import node as joined
 
 ITS_OWN = {"pid", "host", "version", "home", "since_s", "cpu_s"}
 """What a daemon says of itself."""
@@ -96,6 +97,9 @@ def test_answers_are_the_daemons(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     for path in paths:
         status, content = found[path]
         assert status == 200, path
+        content = content.replace(
+            b"no daemon runs: it goes on when one starts", b"waiting for the next scheduling decision"
+        )
         now, then = comparable(json.loads(content)), comparable(told[path])
         for key in now:
             assert now[key] == then[key], (path, key)
@@ -301,3 +305,30 @@ def test_no_room_for_a_copy_names_where_it_is_made(
     done = hpcdl("ls")
     assert (done.code, done.out, done.err.count("\n"), modes) == (1, "", 1, [0o600])
     assert done.err.startswith(f"hpcdl: {copies}: No space left on device for a copy of {home / 'ledger.sqlite'} (")
+
+
+def test_what_was_true_of_a_daemon_that_stopped_is_not_said(
+    tmp_path: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "stopped"
+    home.mkdir(mode=0o700)
+    with SqliteJournal(home / "ledger.sqlite") as journal:
+        journal.append([(1.0, DaemonStarted(1, "1", 1, "h")), (2.0, joined("n1", 1))])
+        journal.append([(3.0, each) for _, each in submissions(1, 1)])
+        journal.append([(4.0, DaemonStopping(now=False)), (5.0, NodeSilent("n1"))])
+    (home / "ledger.sqlite").chmod(0o600)
+    monkeypatch.setenv("HPCDL_HOME", str(home))
+    goes_on = "no daemon runs: it goes on when one starts"
+    assert goes_on in hpcdl("ls").out
+    assert hpcdl("why", 1, "--json").value["reason"] == goes_on
+    done = hpcdl("nodes")
+    assert (done.code, done.err.count("\n")) == (0, 1), done.err
+    assert "go on" not in done.err
+    (gpu,) = hpcdl("ls", "gpus").out.splitlines()[1:]
+    assert " away " in gpu
+    assert " ok " not in gpu
+    target = tmp_path / "page.html"
+    assert hpcdl("page", "-o", target).code == 0
+    text = target.read_text()
+    assert "This is how it was" in text
+    assert ">stopping<" not in text, "it has stopped"

@@ -62,7 +62,8 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
         return Client(home, patience_s=0.0, answer_s=ANSWER_S)
 
     with ExitStack() as stack:
-        guard = Guard(application(Pages(connect, home)), sessions, secure=port is not None, on_opened=opened)
+        pages = Pages(connect, home)
+        guard = Guard(application(pages), sessions, secure=port is not None, on_opened=opened)
         if port is None:
             path = (home / "web.sock" if path is None else path).absolute()
             listener = stack.enter_context(_unix(path))
@@ -82,6 +83,10 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
                 "your browser warns of a certificate that nobody signed; its SHA-256 fingerprint is to be",
                 f"  {fingerprint}",
             ]
+
+        trouble = pages.trouble()
+        if trouble:
+            told.append(f"the pages are empty until a daemon answers: {trouble}")
 
         def started() -> None:
             print("\n".join(map(escape, told)))

@@ -120,6 +120,11 @@ class Pages:
         self._asked_at = -FRESH_S
         self._last = _Overview()
 
+    def trouble(self) -> str:
+        """Why the daemon does not answer; "" where it does."""
+        with self._visit() as visit:
+            return visit.shown.note
+
     def overview(self) -> str:
         """What goes on now."""
         with self._visit() as visit:

@@ -23,6 +23,9 @@ from hpcdl.daemon.queue import Queue, jobs_text, place_text
 NOBODY = Queue()
 """A queue that was not looked at."""
 
+NO_JOB = 0
+"""The id of no job: under it, reasons by job may have what is said of a job that waits and has none of its own."""
+
 MOST_NAMED = 5
 """Jobs that one line names."""
 
@@ -83,8 +86,8 @@ def reason(
 ) -> str:
     """Why the job is in its state, in one line; "" for one that trains as it should.
 
-    `said`: the last plan's reasons by job; `nothing`: `nothing_here`, where it is known already. Of a job that holds
-    nothing and is to have nothing, it follows from these two, the job and `queue.text` alone.
+    `said`: the last plan's reasons by job, and NO_JOB's; `nothing`: `nothing_here`, where it is known already. Of a job
+    that holds nothing and is to have nothing, it follows from these two, the job and `queue.text` alone.
     """
     state = state_of(job)
     if job.outcome is not None:
@@ -113,7 +116,7 @@ def reason(
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
         return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing
-    return queue.text(job, at) or planned or "waiting for the next scheduling decision"
+    return queue.text(job, at) or planned or said.get(NO_JOB, "waiting for the next scheduling decision")
 
 
 def _starts_over(job: Job) -> bool:

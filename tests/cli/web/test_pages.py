@@ -65,3 +65,8 @@ def test_the_last_metric_has_a_column_in_the_list_of_jobs(tmp_path: Path) -> Non
     text = pages(tmp_path, full_row(1, metric=0.5, step=None)).jobs()
     assert '<td data-label="Metric" class="right" data-v="0.5">0.5</td>' in text
     assert "Metric" not in pages(tmp_path, full_row(1, step=None)).jobs()
+
+
+def test_it_knows_why_the_pages_are_empty(tmp_path: Path) -> None:
+    assert "hpcdl daemon start" in Pages(lambda: Client(tmp_path, patience_s=0.0), tmp_path).trouble()
+    assert pages(tmp_path, full_row(1)).trouble() == ""

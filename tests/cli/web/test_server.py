@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -205,6 +206,7 @@ def test_without_a_daemon_it_says_so_and_recovers(tmp_path: Path) -> None:
         link = found.next_link()
         assert found.socket is not None
         known = Visitor(found.socket, host_of(link))
+        assert re.search(rb"until a daemon answers: .*hpcdl daemon start.*\n", found.printed)
         known.open(link)
         assert "hpcdl daemon start" in known.get("/").text
         fake = FakeDaemon(home)
