@@ -6,6 +6,7 @@ which it was true. No page waits for another's questions, and none asks on after
 
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -243,11 +244,19 @@ class Pages:
 
     @staticmethod
     def _piece(file: LogFile, offset: int | None, *, begins: bool) -> LogPiece:
-        with open(file.path, "rb") as opened:
-            status = os.fstat(opened.fileno())
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO blocks nobody
+        except OSError:
+            return LogPiece("", "")
+        with open(descriptor, "rb") as opened:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return LogPiece("", "")
             size = status.st_size
+            if offset is not None and offset > size:
+                offset, begins = 0, True  # it was written anew
             cut = offset is None and size > FIRST
-            begin = max(0, size - FIRST) if offset is None else min(offset, size)
+            begin = max(0, size - FIRST) if offset is None else offset
             opened.seek(begin)
             content = opened.read(PIECE)
         if cut:

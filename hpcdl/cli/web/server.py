@@ -16,11 +16,11 @@ import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -37,6 +37,8 @@ from hpcdl.report.html import document, note, security_policy
 T = TypeVar("T")
 
 CONNECTIONS = 64
+FIRST_S, NEXT_S = 15.0, 30.0
+"""Until a connection has sent its first request, whole, and each further one."""
 _PEER = struct.Struct("3i")  # SO_PEERCRED: pid, uid, gid
 
 HEADERS = {
@@ -99,11 +101,9 @@ class Guard:
         return (name if colon and port.isdigit() else host).lower()
 
     def _cookie_of(self, headers: Headers) -> str:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return ""
-        return "" if found is None else found.value
+        # Not by http.cookies, which stops at what it cannot parse: other servers' cookies of `localhost` come, too.
+        pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self.cookie), "")
 
     def _open(self, secret: str, headers: Headers) -> Response:
         # What a browser fetches before anybody has opened it would use the link up.
@@ -146,6 +146,13 @@ async def _in_thread(function: Callable[..., T], *args: Any, **named: Any) -> T:
     return await asyncio.wrap_future(future)
 
 
+class _NumberConvertor(IntegerConvertor):
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("number", _NumberConvertor())
+
+
 def application(pages: Pages) -> Starlette:
     """The routes, without the guard."""
 
@@ -171,8 +178,8 @@ def application(pages: Pages) -> Starlette:
         Route("/", page(pages.overview)),
         Route("/jobs", page(pages.jobs)),
         Route("/timeline", page(pages.timeline)),
-        Route("/job/{job:int}", page(pages.job)),
-        Route("/job/{job:int}/log", log),
+        Route("/job/{job:number}", page(pages.job)),
+        Route("/job/{job:number}/log", log),
         Route("/node/{node:str}", page(pages.node)),
     ]
     found = Starlette(routes=routes, exception_handlers={404: not_found})
@@ -185,10 +192,52 @@ class OwnersProtocol(H11Protocol):
     """A connection, which ends at once where another user's process is at the other end."""
 
     peers: SocketPeers | None = None
+    connections: "set[OwnersProtocol]"  # type: ignore[assignment]
+    since = 0.0
+    _deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: Any = self.cycle  # None before the first
+        return cycle is None or cycle.response_complete
+
+    def _await_request(self, limit_s: float) -> None:
+        self.since = self.loop.time()
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(limit_s, self.transport.abort)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def handle_events(self) -> None:
+        """See uvicorn."""
+        super().handle_events()
+        if not self.idle:
+            self._cancel_deadline()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        super().on_response_complete()
+        if self.idle and not self.transport.is_closing():
+            self._await_request(NEXT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._cancel_deadline()
+        super().connection_lost(exc)
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
+        if len(self.connections) >= CONNECTIONS - 1:
+            oldest = min((each for each in self.connections if each.idle), key=lambda each: each.since, default=None)
+            if oldest is not None:
+                self.connections.discard(oldest)
+                oldest.transport.abort()
         super().connection_made(transport)
+        self._await_request(FIRST_S)
         there = transport.get_extra_info("socket")
         if there.family == socket.AF_UNIX:
             credentials = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)

@@ -8,11 +8,13 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hpcdl.cli.web.pages import plain
+from hpcdl.cli.web.server import CONNECTIONS
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
 from tests.cli.web.site import SOON_S, Site, Visitor, host_of, site, tell, two_jobs
@@ -122,6 +124,53 @@ def test_a_log_is_given_piece_by_piece(served: tuple[Site, Visitor], home: Path)
     for after in ("2.n1.log:", "2.n1.log:-1", "../x:0", "2.n1.log:" + "9" * 40, "%00:1"):
         assert known.get(f"/job/1/log?after={after}").status == 200, after
     assert known.get("/job/2/log").text == ""
+
+
+def test_a_log_that_is_shorter_or_no_file(served: tuple[Site, Visitor], home: Path) -> None:
+    known, folder = served[1], home / "logs" / "3"
+    folder.mkdir(parents=True)
+    log = folder / "1.n1.log"
+    log.write_bytes(b"a long first line\n")
+    after = known.get("/job/3/log").headers["x-log-after"]
+    log.write_bytes(b"anew\n")
+    again = known.get(f"/job/3/log?after={after}")
+    assert (again.text, again.headers["x-log-begins"]) == ("anew\n", "1")
+    log.unlink()
+    os.mkfifo(log)
+    assert known.get("/job/3/log").text == ""
+    for digits in (19, 300, 5000):
+        assert known.get(f"/job/{'9' * digits}/log").status == 404
+        assert known.get(f"/job/{'9' * digits}").status == 404
+
+
+def test_other_servers_cookies_of_localhost_keep_nobody_out(served: tuple[Site, Visitor]) -> None:
+    known = served[1]
+    for others in ('prefs={"a":1}', "a=b c", "a=[1,2]", "x", "=y", ""):
+        for cookie in (f"{others}; {known.cookie}", f"{known.cookie};{others}"):
+            assert Visitor(known.where, "localhost", cookie).get("/").status == 200, cookie
+
+
+def test_idle_connections_keep_nobody_out(served: tuple[Site, Visitor]) -> None:
+    known = served[1]
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS + 6):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            idle.settimeout(SOON_S)
+            idle.connect(str(known.where))
+            idle.sendall(b"GET / HT")
+        assert known.get("/").status == 200
+
+
+def test_a_connection_without_a_request_is_ended(fake: FakeDaemon) -> None:
+    soon = "from hpcdl.cli.web import server\nserver.FIRST_S = 0.2"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        path = Path(folder) / "s"
+        with site(fake.home, "--socket", path, first=soon) as found:
+            found.next_link()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:
+                idle.settimeout(SOON_S)
+                idle.connect(str(path))
+                assert idle.recv(1) == b""
 
 
 def test_a_link_works_once_and_not_for_who_only_looks_ahead(served: tuple[Site, Visitor]) -> None:
