@@ -1,6 +1,7 @@
 """An executor of `concurrent.futures` whose calls are jobs; and the thread that waits for many jobs at once."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -152,12 +153,13 @@ class _Follower:
 
     @staticmethod
     def _ended(client: Client, jobs: Sequence[Job[Any]]) -> list[Job[Any]]:
-        found: set[int] = set()
+        """Those that are finished, and those that the daemon does not know, of which `result` raises that."""
+        left: set[int] = set()
         for first in range(0, len(jobs), PIECE):
             some = ",".join(str(each.id) for each in jobs[first : first + PIECE])
             rows = client.get(path_with("/v1/jobs", all=1, ids=some, fields="id,state"))["jobs"]
-            found |= {row["id"] for row in rows if row["state"] in FINISHED}
-        return [job for job in jobs if job.id in found]
+            left |= {row["id"] for row in rows if row["state"] not in FINISHED}
+        return [job for job in jobs if job.id not in left]
 
     def _settle(self, job: Job[Any], error: Exception | None = None) -> None:
         """Put how the job ended into the futures; `error`: that nobody knows."""
@@ -179,6 +181,16 @@ class _Follower:
 
 _followers: dict[Path, _Follower] = {}
 _followers_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """The threads are the parent's, and so may be who holds the lock."""
+    global _followers_lock
+    _followers_lock = threading.Lock()
+    _followers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def follow(job: Job[T], future: Future[T]) -> None:

@@ -208,6 +208,30 @@ def test_jobs_that_there_are(fake: FakeDaemon) -> None:
         _ = hpcdl.job(9)
 
 
+FORKS = """
+import os, sys
+from concurrent.futures import Future
+from pathlib import Path
+from hpcdl.python.executor import follow
+from hpcdl.python.handle import Job
+home = Path(sys.argv[1])
+follow(Job(1, home), Future())
+if (child := os.fork()) == 0:
+    future = Future()
+    follow(Job(9, home), future)
+    print(repr(future.exception(60)), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_waits_for_jobs_and_for_none_that_is_not_known(fake: FakeDaemon) -> None:
+    fake.world.jobs[1] = row(1)
+    done = subprocess.run([sys.executable, "-c", FORKS, fake.home], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ApiError('there is no job 9")
+
+
 # --- the package ------------------------------------------------------------------------------------------------------
 
 
