@@ -83,6 +83,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield pe.PilotEnded(number, "preempted", seen)
         yield pe.PilotFound(number, seen)
     yield ev.BatchDependencyEnded("slurm:12", True, "COMPLETED")
+    yield ev.BatchDependencyRequeued("slurm:12")
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)

@@ -26,11 +26,21 @@ KEPT_ENDS = 1_000
     jobs=lambda world, event: world.awaited_batch.get(event.batch, ()),
 )
 def batch_dependency_ended(world: World, event: ev.BatchDependencyEnded, at: float) -> None:
-    world.batch_ends[event.batch] = BatchEnd(event.done, event.how)
+    world.batch_ends.pop(event.batch, None)  # the newest last
+    world.batch_ends[event.batch] = BatchEnd(event.done, event.how, at)
     for batch in list(world.batch_ends)[: max(0, len(world.batch_ends) - KEPT_ENDS)]:
         if not any(each in world.active for each in world.awaited_batch.get(batch, ())):
             del world.batch_ends[batch]
             world.awaited_batch.pop(batch, None)
+
+
+@effect(
+    ev.BatchDependencyRequeued,
+    writes=("batch_ends",),
+    jobs=lambda world, event: world.awaited_batch.get(event.batch, ()),
+)
+def batch_dependency_requeued(world: World, event: ev.BatchDependencyRequeued, at: float) -> None:
+    world.batch_ends.pop(event.batch, None)
 
 
 @effect(ev.PilotRequested, writes=("pilots",))

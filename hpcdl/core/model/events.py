@@ -641,6 +641,13 @@ class BatchDependencyEnded(Event):
     how: str
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDependencyRequeued(Event):
+    """A batch job that was over is listed as pending or running again: its end counts no more."""
+
+    batch: str
+
+
 # --- notifications ----------------------------------------------------------------------------------------------------
 
 

@@ -145,6 +145,7 @@ class Job:
     ran_s: float = 0.0  # of one with a time limit: seconds for which incarnations that are over held GPUs
     out_of_time: bool = False  # it has reached its time limit
     gpu_memory_mib: int | None = None  # the most that was measured of it on a GPU; None: nobody measured
+    retried_at: float | None = None  # of one that waits for batch jobs: its last retry; None: never
 
     @property
     def identity(self) -> str:
@@ -259,6 +260,7 @@ class BatchEnd:
 
     done: bool | None  # it succeeded; None: nobody knows
     how: str  # in words
+    at: float | None = None  # when that was concluded; None: by an earlier version, which did not say
 
 
 @dataclass(frozen=True, slots=True)

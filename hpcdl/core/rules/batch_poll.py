@@ -14,6 +14,7 @@ from hpcdl.core.fold.nodes import UNTIL_CHANGED_S
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, pilot_of
 from hpcdl.core.model.world import Node, World
+from hpcdl.core.rules.dependencies import batch_end
 
 MISSES = 3
 """Polls in a row in which the batch system must not know a batch job before it is concluded to be gone."""
@@ -42,7 +43,7 @@ def poll_events(
     held = _held(world, asked_at)
     for job in jobs:
         pilot, nodes, awaited = pilots.get(job.id), held.get(job.id, []), f"{system}:{job.id}"
-        waits = awaited in world.awaited_batch and awaited not in world.batch_ends
+        waits = _is_awaited(world, awaited)
         if job.state is BatchState.GONE and not _is_there(world, job.id, own):
             missed[job.id] = missed.get(job.id, 0) + 1
             if missed[job.id] >= MISSES:
@@ -59,6 +60,8 @@ def poll_events(
                 yield ev.BatchDependencyEnded(awaited, job.done, _how(job))
         if job.state in (BatchState.ENDED, BatchState.GONE, BatchState.MISSING, BatchState.UNKNOWN):
             continue
+        if awaited in world.batch_ends and job.state in (BatchState.PENDING, BatchState.RUNNING):
+            yield ev.BatchDependencyRequeued(awaited)
         if pilot is not None and pilot.job != job and not (job.state is BatchState.PENDING and _connected(nodes)):
             yield ev.PilotSeen(pilot.id, job)
         for node in nodes:
@@ -69,11 +72,17 @@ def awaited_batch_jobs(world: World, system: str) -> set[str]:
     """The ids of batch jobs for whose end unfinished jobs wait, of the batch system of that name."""
     return {
         batch.partition(":")[2]
-        for batch, numbers in world.awaited_batch.items()
-        if batch.startswith(f"{system}:")
-        and batch not in world.batch_ends
-        and any(number in world.active for number in numbers)
+        for batch in world.awaited_batch
+        if batch.startswith(f"{system}:") and _is_awaited(world, batch)
     }
+
+
+def _is_awaited(world: World, batch: str) -> bool:
+    """Whether an unfinished job waits for an end of it that is not known yet."""
+    return any(
+        number in world.active and batch_end(world, world.jobs[number], batch) is None
+        for number in world.awaited_batch.get(batch, ())
+    )
 
 
 def with_agents(world: World) -> tuple[Pilot, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.job import JobSpec
-from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.model.world import BatchEnd, Job, JobState, World
 
 _FAILED = (JobState.FAILED, JobState.CANCELLED)
 _SHOWN = 3
@@ -23,7 +23,7 @@ def waiting_why(world: World, job: Job) -> str:
     waits = [each for each in spec.after if (before := world.jobs.get(each)) is None or not before.finished]
     found = [f"{'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"] if waits else []
     for group in spec.conditions:
-        verdicts = [_verdict(world, each) for each in group]
+        verdicts = [_verdict(world, job, each) for each in group]
         if True not in verdicts:
             found.append(_alternatives([e for e, known in zip(group, verdicts, strict=True) if known is None] or group))
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -39,7 +39,7 @@ def never_why(world: World, job: Job) -> str:
         if before is not None and before.outcome in _FAILED:
             return f"job {number}, which it waited for, is {before.outcome}"
     for group in job.spec.conditions:
-        if all(_verdict(world, each) is False for each in group):
+        if all(_verdict(world, job, each) is False for each in group):
             ends = ", ".join(dict.fromkeys(_end(world, each) for each in group))
             return f"{ends}, and it waited for {_alternatives(group)}"
     return ""
@@ -66,10 +66,20 @@ def _required(spec: JobSpec, kind: str) -> Iterator[int]:
             yield group[0].job
 
 
-def _verdict(world: World, condition: Condition) -> bool | None:
+def batch_end(world: World, job: Job, batch: str) -> BatchEnd | None:
+    """How a batch job ended that the job waits for; None: not known, or from before the job's submit or last retry.
+
+    It may have been requeued since, or its id be another's: the batch system is asked again.
+    """
+    end = world.batch_ends.get(batch)
+    since = job.submitted_at if job.retried_at is None else job.retried_at
+    return None if end is None or (end.at is not None and end.at < since) else end
+
+
+def _verdict(world: World, waiting: Job, condition: Condition) -> bool | None:
     """Whether it is met; None: not yet."""
     if condition.batch:
-        end = world.batch_ends.get(condition.batch)
+        end = batch_end(world, waiting, condition.batch)
         if end is None:
             return None
         if condition.kind == "ended":

@@ -3,6 +3,7 @@
 `Intake` calls it. What is refused raises CommandRefused with the next step, before anything of the command is added.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
@@ -252,7 +253,7 @@ class Submitting:
                 "--with-dependents retries both",
                 "after",
             )
-        if never := never_why(world, job):
+        if never := never_why(world, _retried(job)):
             raise CommandRefused(f"job {job.id} would never start: {never}: submit it again", "after")
         retired = next((each for each in job.spec.awaits if is_retired(world, each)), None)
         if retired is not None:
@@ -267,7 +268,7 @@ class Submitting:
         for number in dependents:
             other = self._draft.world.jobs[number]
             try:
-                never = never_why(self._draft.world, other)
+                never = never_why(self._draft.world, _retried(other))
                 if never or any(is_retired(world, each) for each in other.spec.awaits):
                     raise CommandRefused("it waits for another one that failed, or is history")
                 self._refuse_shared_folders((other.spec,), again=True)
@@ -346,6 +347,11 @@ def doubts_of(world: World, spec: JobSpec, elsewhere: int = 0) -> tuple[str, ...
 def _gone(world: World, number: int) -> bool:
     before = world.jobs.get(number)
     return before is not None and before.outcome in (JobState.FAILED, JobState.CANCELLED)
+
+
+def _retried(job: Job) -> Job:
+    """The job as after a retry: batch jobs that it waits for are asked about again."""
+    return replace(job, retried_at=math.inf)
 
 
 def again_text(world: World, job: Job) -> str:

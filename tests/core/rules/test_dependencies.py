@@ -17,7 +17,8 @@ from hpcdl.core.model.frozen import from_json, to_json
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.world import JobState, World
+from hpcdl.core.model.world import BatchEnd, JobState, World
+from hpcdl.core.rules.batch_poll import awaited_batch_jobs
 from hpcdl.core.rules.dependencies import never_why, waiting_why
 from hpcdl.core.rules.intake import Settings
 from tests.support.model_cluster import Cluster
@@ -265,6 +266,57 @@ def test_only_several_polls_say_that_a_batch_job_is_gone_and_nobody_knows_how_it
     poll(model, gone)
     model.run_to_end()
     assert [model.job(each).outcome for each in (1, 2, 3)] == ["CANCELLED", "CANCELLED", "DONE"]
+
+
+def test_a_submit_asks_again_of_a_batch_job_whose_end_is_known() -> None:
+    model = batch_cluster()
+    done, over = spec(conditions=(TWELVE,)), spec(conditions=((Condition("ended", batch="slurm:12"),),))
+    model.submit(done)
+    poll(model, ended(1))
+    assert model.job(1).outcome is JobState.CANCELLED
+    assert awaited_batch_jobs(model.world, "slurm") == set()
+    model.run(1.0)
+    model.submit(done, over)
+    assert awaited_batch_jobs(model.world, "slurm") == {"12"}
+    poll(model, BatchJob("12", BatchState.MISSING))
+    assert [model.job(each).outcome for each in (2, 3)] == [None, None]
+    poll(model, BatchJob("12", BatchState.RUNNING))
+    assert model.world.batch_ends == {}
+    model.run(1.0)
+    assert "slurm:12" in why(model, 2)
+    assert "slurm:12" in why(model, 3)
+    poll(model, ended())
+    assert awaited_batch_jobs(model.world, "slurm") == set()
+    model.run_to_end()
+    assert [model.job(each).outcome for each in (1, 2, 3)] == ["CANCELLED", "DONE", "DONE"]
+
+
+def test_a_retry_asks_again_of_a_batch_job_whose_end_is_known() -> None:
+    model = batch_cluster()
+    model.submit(spec(conditions=(TWELVE,)))
+    poll(model, ended(1))
+    model.run(1.0)
+    assert model.send(cmd.Retry(1)) == [cmd.Retried((1,), ())]
+    assert awaited_batch_jobs(model.world, "slurm") == {"12"}
+    poll(model, ended(1))
+    assert model.job(1).outcome is JobState.CANCELLED, "it has failed still"
+    model.run(1.0)
+    model.send(cmd.Retry(1))
+    poll(model, ended())
+    model.run_to_end()
+    assert model.job(1).outcome is JobState.DONE
+
+
+def test_an_end_that_an_earlier_version_recorded_still_counts() -> None:
+    model = batch_cluster()
+    model.submit(spec(conditions=(TWELVE,)))
+    model.send(cmd.Hold(1))
+    poll(model, ended())
+    text = to_json(model.world.batch_ends["slurm:12"])
+    assert from_json(BatchEnd, {key: text[key] for key in ("done", "how")}) == BatchEnd(True, "COMPLETED")
+    model.world.batch_ends["slurm:12"] = BatchEnd(True, "COMPLETED")
+    assert why(model, 1) == ""
+    assert awaited_batch_jobs(model.world, "slurm") == set()
 
 
 def test_a_daemon_without_that_batch_system_refuses_to_wait_for_it() -> None:
