@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
     mem: str | int  # "32G"; a number is MiB
     time: float | str | timedelta  # seconds
     deadline: str | datetime | timedelta
-    after: Any  # a Job, an id, or several of them
+    after: Any  # a Job, an id, a name, or several of them
     after_any: Any
     after_failed: Any
     after_start: Any

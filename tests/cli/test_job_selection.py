@@ -127,6 +127,28 @@ def test_states_are_checked() -> None:
         states_of(context, None, ("waiting",))
 
 
+def test_a_submit_waits_for_the_jobs_of_a_name(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {each["id"]: dict(each) for each in ROWS}
+
+    def after(*words: str) -> tuple[list[int], int]:
+        number = hpcdl("submit", *words, "--", "true", "-q").out.split()[1]
+        spec = fake.world.jobs[int(number)]["spec"]
+        return spec["after"], len(spec["conditions"])
+
+    assert after("--after", "sweep") == ([5, 6, 7, 8], 0)
+    assert after("--after", "sweep[1,lr=0.01]", "--after", "3") == ([7, 3], 0)
+    assert after("--after", "5-[2-9]") == ([6, 8], 0)
+    assert after("--after-any", "train*") == ([], 3)
+    done = hpcdl("submit", "--after", "sweeep", "--", "true")
+    assert (done.code, done.out) == (2, "")
+    assert "no job's name is 'sweeep': did you mean sweep?" in done.err
+    assert hpcdl("submit", "--after", "5,sweep", "--", "true").code == 2
+    fake.close()
+    done = hpcdl("submit", "--after", "sweep", "--", "true")
+    assert (done.code, done.out) == (1, "")
+    assert "'sweep' is a name, and of its jobs the daemon is asked" in done.err
+
+
 def test_waiting_for_none_is_a_line(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.world.jobs = {each["id"]: dict(each) for each in ROWS}
     done = hpcdl("wait", "--state", "starting")

@@ -120,6 +120,14 @@ def test_a_name_that_is_both_may_be_either(fake: FakeDaemon) -> None:
     assert entry(fake)["nodes"] == 2
 
 
+def test_after_takes_a_name(fake: FakeDaemon) -> None:
+    jobs = [hpcdl.submit(["true"], name=name) for name in ("prepare", "other")]
+    _ = hpcdl.submit(["true"], after=["prepare", jobs[1]])
+    assert entry(fake)["after"] == [jobs[0].id, jobs[1].id]
+    with pytest.raises(hpcdl.SubmitError, match="no job's name is 'prepaer': did you mean prepare"):
+        _ = hpcdl.submit(["true"], after="prepaer")
+
+
 def test_values_of_options_may_be_pythons(fake: FakeDaemon, tmp_path: Path) -> None:
     first = hpcdl.submit(["true"])
     deadline = datetime(2030, 5, 1, 8, 0, tzinfo=UTC)

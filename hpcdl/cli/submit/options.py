@@ -4,14 +4,15 @@ Each is checked while it is read. Defaults may come from settings, see command.p
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.job_selection import job_ids
+from hpcdl.cli.job_selection import Selection, job_ids, words_of
 from hpcdl.cli.params import Finite, Seconds, moment
+from hpcdl.client import Client, ClientError
 from hpcdl.core.model.arrays import Array, indices_from
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.job import (
@@ -158,15 +159,35 @@ AFTER = {"after": "done", "after_any": "ended", "after_failed": "failed", "after
 """What jobs to wait for must have come to (`Condition.kind`), by the option that names them."""
 
 
+_PARTS = re.compile(r"[,?](?![^\[]*\])")
+
+
+def _jobs_of(ctx: click.Context, param: click.Parameter, word: str) -> Sequence[int]:
+    """The jobs that a range or a name means; of names the daemon is asked. Raises click.ClickException."""
+    chosen = Selection(words_of(ctx, param, (word,)))
+    if chosen.plain or ctx.resilient_parsing:
+        return chosen.ids
+    try:
+        with Client(ctx.find_root().obj) as client:
+            return chosen.look_up(client)
+    except ClientError as error:
+        raise click.ClickException(f"{word[:100]!r} is a name, and of its jobs the daemon is asked: {error}") from None
+
+
 def _conditions(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[Condition, ...], ...]:
-    """Groups of which one condition each must be met: `3-7,12` are six groups, `3?slurm:12` is one."""
+    """Groups of which one condition each must be met: `3-7,12` are six groups, `3?slurm:12` is one, and a name is one
+    for each of its jobs.
+    """
     kind, found = AFTER[param.name or ""], list[tuple[Condition, ...]]()
     for value in values:
         if "," in value and "?" in value:
             raise click.BadParameter(f"{value[:100]!r}: give ID,ID for all of them, or ID?ID for one", ctx, param)
-        parts = [part.strip() for part in re.split("[,?]", value)]
+        parts = [part.strip() for part in _PARTS.split(value)]
+        if len(parts) == 1 and ":" not in value:
+            found += [(Condition(kind, number),) for number in _jobs_of(ctx, param, value)]
+            continue
         try:
             batch = [(Condition(kind, batch=part.lower()),) for part in parts if ":" in part]
         except ValueError as error:

@@ -83,7 +83,7 @@ def test_what_a_job_waits_for(fake: FakeDaemon, hpcdl: Run) -> None:
         ("--after 1,2?3", "give ID,ID for all of them, or ID?ID for one"),
         ("--after-any slurm:x", "is no batch job: write slurm:1234"),
         ("--after-start slurm:4", "only the end of a batch job"),
-        ("--after-failed x", "'x' is not a job's number"),
+        ("--after-failed x", "no job's name is 'x'"),
     ):
         done = hpcdl("submit", *words.split(), "--", "x.py")
         assert (done.code, why in done.err) == (2, True), done
