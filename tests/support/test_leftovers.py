@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.leftovers import VARIABLE
+
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
@@ -82,3 +84,26 @@ def test_a_chain_in_which_each_starts_the_next_is_named_and_ended() -> None:
 
 def test_whoever_ends_is_waited_for() -> None:
     assert found(ENDS, "ends") == [[], [], []]
+
+
+FILES = """
+import os, tempfile
+from pathlib import Path
+from tests.support import leftovers
+
+session = leftovers.Session()
+(Path.home() / ".keras").mkdir()
+tempfile.mkdtemp(prefix="torchelastic_")
+print(*map(len, (os.listdir(Path.home()), os.listdir(session.folder))))
+"""
+
+
+def test_what_libraries_write_into_home_and_tmp_goes_with_the_session(tmp_path: Path) -> None:
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    variables = {key: value for key, value in os.environ.items() if key != VARIABLE}
+    variables |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", FILES], env=variables, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "1 2\n")
+    assert (os.listdir(home), os.listdir(temporary)) == ([], [])
