@@ -21,6 +21,9 @@ BACKLOG = 64
 ANSWER_S = 10.0
 """A page waits for the daemon so long, and then shows what was known last."""
 
+START_S = 2.0
+"""So long a daemon may take to answer before the link is printed."""
+
 LOCAL_PORT = 8787
 """Of the browser's machine, in the line for ssh."""
 
@@ -62,8 +65,7 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
         return Client(home, patience_s=0.0, answer_s=ANSWER_S)
 
     with ExitStack() as stack:
-        pages = Pages(connect, home)
-        guard = Guard(application(pages), sessions, secure=port is not None, on_opened=opened)
+        guard = Guard(application(Pages(connect, home)), sessions, secure=port is not None, on_opened=opened)
         if port is None:
             path = (home / "web.sock" if path is None else path).absolute()
             listener = stack.enter_context(_unix(path))
@@ -84,7 +86,7 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
                 f"  {fingerprint}",
             ]
 
-        trouble = pages.trouble()
+        trouble = Pages(lambda: Client(home, patience_s=0.0, answer_s=START_S), home).trouble()
         if trouble:
             told.append(f"the pages are empty until a daemon answers: {trouble}")
 

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def test_a_signal_ends_it_while_the_daemon_hangs(tmp_path: Path) -> None:
         port = hung.getsockname()[1]
         write_access(home, AccessFile("d", "127.0.0.1", port, certificate.decode(), "t" * 40, pid=1, fence=1))
         link = found.next_link()
+        assert b"until a daemon answers" in found.printed
+        hung.setblocking(False)  # it has asked whether there is a daemon, and waits no more
+        with suppress(BlockingIOError):
+            while True:
+                hung.accept()[0].close()
+        hung.settimeout(SOON_S)
         assert found.socket is not None
         known = Visitor(found.socket, host_of(link))
         assert known.open(link).status == 200
