@@ -126,8 +126,8 @@ def replacing(target: Path, mode: int = 0o600, *, durable: bool = False) -> Iter
         os.replace(unfinished, target)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == unfinished:
-            error.filename = target  # the user knows no other
+        if isinstance(error, OSError) and error.filename == str(unfinished):
+            error.filename = str(target)  # the user knows no other
         raise
 
 

@@ -91,6 +91,12 @@ def test_wrong_usage(ledger: Path, hpcdl: Run, argv: list[str], code: int, told:
     assert done.err.count("\n") == 1
 
 
+def test_a_file_that_cannot_be_written_is_named_as_it_was_typed(ledger: Path, hpcdl: Run) -> None:
+    done = hpcdl("report", "-o", "/proc/x.html")  # nobody may make a file there
+    assert (done.code, done.err.splitlines()[-1].count("/proc/x.html")) == (1, 1), done.err
+    assert ".tmp" not in done.err
+
+
 def test_through_the_running_daemon(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.world.events = rows(set_three(time.time() - 3600))
     value = hpcdl("report", "--json").value
