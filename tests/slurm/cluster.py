@@ -337,7 +337,10 @@ class SlurmCluster:
         return done
 
     def submit(self, script: str, *options: str, env: Mapping[str, str] | None = None) -> str:
-        """Submits the lines of a batch script, `#!/bin/bash` added; the job's id. See `output`."""
+        """Submits the lines of a batch script, `#!/bin/bash` added; the job's id. See `output`.
+
+        One that only sleeps begins with `exec`: proctrack/linuxproc may miss a child that is forked as it kills.
+        """
         self._jobs += 1
         path = self.folder / "jobs" / f"{self._jobs}.sh"
         path.write_text(f"#!/bin/bash\n{script}\n")

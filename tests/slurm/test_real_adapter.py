@@ -78,9 +78,9 @@ def until(cluster: SlurmCluster, system: Slurm, batch_id: str, holds: Callable[[
 
 def busy_and_big(cluster: SlurmCluster) -> tuple[str, str]:
     """n1 and n2 are busy for ten minutes, and a job of four nodes is planned after that."""
-    busy = cluster.submit("sleep 1000", "-N2", "-w", "n[1-2]", "--exclusive", "-t", "10")
+    busy = cluster.submit("exec sleep 1000", "-N2", "-w", "n[1-2]", "--exclusive", "-t", "10")
     cluster.until_state(busy, "RUNNING")
-    big = cluster.submit("sleep 1000", "-N4", "--exclusive", "-t", "30")
+    big = cluster.submit("exec sleep 1000", "-N4", "--exclusive", "-t", "30")
     cluster.wait_for(lambda: any(hole.until for hole in holes(cluster)), what="a plan for the big job")
     return busy, big
 
@@ -153,7 +153,7 @@ def test_reservations_drained_nodes_and_suspended_jobs(slurm: SlurmCluster) -> N
     reserve = ("scontrol", "create", "reservation", "duration=60", "users=root", "flags=maint,ignore_jobs")
     slurm.run(*reserve, "starttime=now+10minutes", "nodes=n2", "reservationname=later")
     slurm.run(*reserve, "starttime=now", "nodes=n3", "reservationname=mine")
-    job = slurm.submit("sleep 1000", "-w", "n4", "--gres=gpu:1", "--mem=100")
+    job = slurm.submit("exec sleep 1000", "-w", "n4", "--gres=gpu:1", "--mem=100")
     slurm.until_state(job, "RUNNING")
     slurm.run("scontrol", "suspend", job)
     seen = until(slurm, adapter(slurm), job, lambda job: job.state is BatchState.SUSPENDED)
@@ -175,7 +175,7 @@ def test_a_preempted_pilot_says_so_while_it_runs_and_afterwards(slurm: SlurmClus
     )
     job = until(slurm, system, pilot, lambda job: job.state is BatchState.RUNNING)
     slurm.wait_for((tmp_path / "up").exists, what="its step")
-    slurm.submit("sleep 1000", "-w", "n1", "--exclusive")
+    slurm.submit("exec sleep 1000", "-w", "n1", "--exclusive")
     preempted = until(slurm, system, pilot, lambda job: job.preempted)
     assert preempted.state in (BatchState.RUNNING, BatchState.ENDING)
     if preempted.state is BatchState.RUNNING:

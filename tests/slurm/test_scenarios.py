@@ -245,7 +245,7 @@ def test_a_preempted_pilot_gives_its_node_back_and_the_trainer_goes_on(
     (node,) = set(home.placement(job)) - {"n1"}
     no_more_holes(slurm, {"n1", node})
     home.until_step(job, home.job(job)["step"] + 10)
-    other = slurm.submit("sleep 1000", "-w", node, "--exclusive")
+    other = slurm.submit("exec sleep 1000", "-w", node, "--exclusive")
     slurm.until_state(other, "RUNNING", seconds=85)
     home.until(lambda: home.placement(job) == ["n1"] and trains(home, job))
     check_starts(home, job, patient=partition != "nograce")
@@ -261,7 +261,7 @@ def test_a_pilot_that_is_preempted_as_it_begins_gives_its_node_back(
     home.start_outside(4)
     home.elastic("1:2", STEPS, "--step-s", 0.05, "--save-every", STEPS)
     home.until(lambda: pilot_nodes(home) != [])
-    other = slurm.submit("sleep 1000", "-w", pilot_nodes(home)[0], "--exclusive")
+    other = slurm.submit("exec sleep 1000", "-w", pilot_nodes(home)[0], "--exclusive")
     slurm.until_state(other, "RUNNING", seconds=85)  # the grace is 90 s
 
     def first() -> dict[str, Any]:
@@ -285,7 +285,7 @@ def test_a_step_that_is_killed_with_all_in_it_costs_what_was_not_saved(
     home.until(lambda: len(home.saved(job)) == 1)
     (node,) = home.placement(job)
     home.until_step(job, home.saved(job)[0] + 1)
-    other = slurm.submit("sleep 1000", "-w", node, "--exclusive")
+    other = slurm.submit("exec sleep 1000", "-w", node, "--exclusive")
     slurm.until_state(other, "RUNNING", seconds=85)
     home.until(lambda: len(home.resumed(job)) == 2)
     assert home.placement(job) != [node]
@@ -326,7 +326,7 @@ def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home:
     go = slurm.folder / "go"
     busy = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done", "-w", "n[1-2]", "--exclusive", "-t", "5")
     slurm.until_state(busy, "RUNNING")
-    big = slurm.submit("sleep 1000", "-N4", "--exclusive", "-t", "10")
+    big = slurm.submit("exec sleep 1000", "-N4", "--exclusive", "-t", "10")
     slurm.wait_for(lambda: "planned" in slurm.node_states().values(), what="a plan for the large job")
     home = with_pilots(make_home, tmp_path, "scavenge", 2, node_name="login")
     home.start_outside(4)
@@ -358,7 +358,7 @@ def test_pilots_are_guests(slurm: SlurmCluster, make_home: MakeHome, tmp_path: P
     home.until(lambda: len(home.placement(job)) == 4 and trains(home, job))
     home.until(lambda: pilot_nodes(home) == ["n1", "n2", "n3", "n4"])
     home.until_step(job, home.job(job)["step"] + 10)
-    others = [slurm.submit("sleep 1000", "-N1", "--exclusive", "-t", "10") for _ in range(4)]
+    others = [slurm.submit("exec sleep 1000", "-N1", "--exclusive", "-t", "10") for _ in range(4)]
     for other in others:
         slurm.until_state(other, "RUNNING")
     assert sorted(node for other in others for node in slurm.nodes(other)) == ["n1", "n2", "n3", "n4"]

@@ -106,7 +106,7 @@ def test_ids_of_two_worlds(slurm: SlurmCluster, tmp_path: Path) -> None:
     (tools / "hpcdl").chmod(0o755)
     path = f"{ROOT / 'jobscripts'}:{tools}:{slurm.env.get('PATH', os.environ['PATH'])}"
     around = {"PATH": path, "HPCDL_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    both = int(slurm.submit("sleep 600", "-N1", "--job-name=both"))
+    both = int(slurm.submit("exec sleep 600", "-N1", "--job-name=both"))
     ours = both + 1000
     fake = FakeDaemon(home).start()
     fake.world.jobs = {both: row(both, state="DONE"), ours: row(ours, state="RUNNING", name="prep")}
