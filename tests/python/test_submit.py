@@ -195,7 +195,8 @@ def test_without_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_doubts_are_warnings(fake: FakeDaemon) -> None:
     with pytest.warns(UserWarning, match="no-such-program is not a program on PATH here"):
-        _ = hpcdl.submit(["no-such-program"])
+        job = hpcdl.submit(["no-such-program"])
+    assert list(fake.world.jobs) == [job.id], "a doubt refuses nothing"
 
 
 def test_a_module_that_submits_when_a_job_imports_it_is_told(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
