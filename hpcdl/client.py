@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 from hpcdl.wire import http_client
-from hpcdl.wire.access import NAME, AccessError, AccessFile, CopiedHome, read_access
+from hpcdl.wire.access import NAME, AccessError, AccessFile, CopiedHome, NoAccessFile, read_access
 from hpcdl.wire.http_client import Disconnected, HttpConnection, HttpError
 from hpcdl.wire.tls import client_context
 
@@ -221,6 +221,8 @@ class Client:
             access = read_access(self.home)
         except CopiedHome as error:
             raise CopyWithoutDaemon(str(error)) from None
+        except NoAccessFile:  # also where there is one by now
+            raise _Absent(f"no daemon is running for {self.home}: {START}") from None
         except AccessError as error:
             if (self.home / NAME).exists():  # damaged or open to others: waiting does not help
                 raise ClientError(str(error)) from None

@@ -22,6 +22,10 @@ class AccessError(Exception):
     """No access: the message is one line that says why and names the next step."""
 
 
+class NoAccessFile(AccessError):
+    """There is no access file at the moment of the read: no daemon was started, or it has ended in order."""
+
+
 class CopiedHome(AccessError):
     """The folder is a copy of a home: its access file leads to the daemon of the original; none runs on the copy."""
 
@@ -64,7 +68,8 @@ def write_access(home: Path, access: AccessFile) -> None:
 
 
 def read_access(home: Path) -> AccessFile:
-    """The access file of the daemon of `home`, all checks made. Raises AccessError, whatever is wrong.
+    """The access file of the daemon of `home`, all checks made. Raises AccessError, whatever is wrong:
+    NoAccessFile where there is none, so that nobody has to look again, when a daemon may just have written it.
 
     That of a copied folder is still the original's: its daemon would be stopped by who means the copy. A folder that
     was moved, or that a node mounts elsewhere, has another path, but the inode that it had.
@@ -78,7 +83,7 @@ def read_access(home: Path) -> AccessFile:
         finally:
             os.close(folder)
     except FileNotFoundError:
-        raise AccessError(f"no daemon has been started on {home}: {_START}") from None
+        raise NoAccessFile(f"no daemon has been started on {home}: {_START}") from None
     except NotPrivate as error:
         raise AccessError(str(error)) from None
     except OSError as error:

@@ -1,13 +1,14 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway, _TlsSocket, path_with
-from hpcdl.wire.access import read_access, write_access
+from hpcdl.wire.access import AccessFile, read_access, write_access
 from hpcdl.wire.http_client import HttpConnection
 from hpcdl.wire.tls import client_context
 from tests.cli.fake import FakeDaemon, row
@@ -24,6 +25,27 @@ def test_without_a_daemon_it_is_away_at_once(home: Path, monkeypatch: pytest.Mon
     _never_sleeps(monkeypatch)
     with Client(home) as client, pytest.raises(DaemonAway, match=r"no daemon is running for .*: start one with: hpcdl"):
         client.get("/v1/status")
+
+
+def test_a_daemon_that_starts_as_its_access_file_is_read_is_asked_again(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was not there at the read, and is there right after it."""
+    monkeypatch.setattr("hpcdl.client.read_access", read_just_before(monkeypatch))
+    with Client(fake.home) as client:
+        with pytest.raises(DaemonAway, match="no daemon is running for"):
+            client.get("/v1/status")
+        assert client.get("/v1/status")["daemon"]["pid"] == 4711
+
+
+def read_just_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], AccessFile]:
+    """`read_access`, whose first call finds no file: it read just before there was one."""
+
+    def read(home: Path) -> AccessFile:
+        monkeypatch.setattr("hpcdl.client.read_access", read_access)
+        return read_access(home / "nothing")
+
+    return read
 
 
 def test_a_killed_daemon_is_away_at_once(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
