@@ -349,9 +349,11 @@ class SlurmCluster:
         return self.run("sbatch", "--parsable", output, *options, str(path), env=env).stdout.strip()
 
     def output(self, job: str) -> str:
-        """What the batch job has printed so far, "" before it began."""
+        """What the batch job has printed so far, "" before it began. On a loaded machine the step before is not yet
+        over when the next `srun` begins, which then says that it waits: that is left out."""
         path = self.folder / "jobs" / f"{job}.out"
-        return path.read_text(errors="replace") if path.exists() else ""
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return re.sub(r"(?m)^srun: (?:Job \d+ step creation temporarily disabled|Step created for job).*\n", "", text)
 
     def field(self, job: str, name: str) -> str:
         """One of `scontrol show job`'s, such as JobState, Reason, NodeList; "" where it or the job is not there."""

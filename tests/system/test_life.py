@@ -189,7 +189,9 @@ def test_marble_promotes_a_secondary_job(make_cluster: MakeCluster) -> None:
     stand.unlink()
     cluster.until_done(second)
     granted = [e["body"]["placement"] for e in cluster.events(second) if e["kind"] == "StartRequested"]
-    assert [(each["role"], len(each["shares"][0]["gpus"])) for each in granted] == [("secondary", 1), ("primary", 3)]
+    assert [each["role"] for each in granted] == ["secondary", "primary"]
+    before, after = (len(each["shares"][0]["gpus"]) for each in granted)
+    assert before == 1 < after <= 3  # by the rates that it measured, which a loaded machine makes uneven
     cluster.check_weights(second, 200)
     assert cluster.job(second)["suspends"] == 1
 
