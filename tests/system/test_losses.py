@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpcdl.client import Client
 from hpcdl.ledger.high_water_mark import NAME, NOW
 from tests.system.cluster import Cluster
 
@@ -147,6 +148,35 @@ def test_attempts_after_a_restore_have_numbers_of_their_own(make_cluster: MakeCl
     cluster.check_weights(job, 80)
     assert cluster.job(job)["incarnation"] == 4
     assert "Stale" not in cluster.logs()
+
+
+@pytest.mark.parametrize("kept", ["all but tls", "ledger and checkpoints"])
+def test_jobs_go_on_where_only_what_must_not_be_lost_was_kept(make_cluster: MakeCluster, kept: str) -> None:
+    """As docs/operations.md says: a new instance, and maybe a new machine, but the jobs and their work are the same."""
+    cluster = make_cluster(gpus=1).start()
+    cluster.hold()
+    job = cluster.submit(steps=80)
+    cluster.until_step(job, 5)
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDED")
+    folder = back_up(cluster)
+    cluster.cli("daemon", "stop")
+    shutil.rmtree(cluster.home / "tls")
+    if kept != "all but tls":
+        keep = {"checkpoints", "config.yaml"}
+        for path in cluster.home.iterdir():
+            if path.name not in keep:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        restore(cluster, folder)
+    cluster.client.close()
+    cluster.client = Client(cluster.home, patience_s=20.0)  # what it knew is another instance
+    cluster.start()
+    cluster.release()
+    cluster.cli("resume", str(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 80)
+    ready = [event["body"]["step"] for event in cluster.events(job) if event["kind"] == "TrainerReady"]
+    assert ready[-1] >= 5, "it went on from its checkpoint"
 
 
 @pytest.mark.parametrize("how", ["emptied", "removed", "wal deleted", "wal cut"])

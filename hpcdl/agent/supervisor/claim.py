@@ -48,10 +48,11 @@ class ClaimOwner(NamedTuple):
         return self.tag.split(":")[1] if ":" in self.tag else ""
 
     def is_of(self, other: ClaimOwner) -> bool:
-        """Whether both are one job; what was written by earlier versions has no identity, and its number counts."""
-        if _job_of(self.tag) != _job_of(other.tag):
-            return False
-        return not self.identity or not other.identity or self.identity == other.identity
+        """Whether both are one job, also where its ledger was restored under a new instance; what was written by
+        earlier versions has no identity, and its instance and number count."""
+        if self.identity and other.identity:
+            return self.identity == other.identity
+        return _job_of(self.tag) == _job_of(other.tag)
 
     def may_take(self, other: ClaimOwner, continue_from: str) -> bool:
         """Whether this job may go on from that one's checkpoints."""
@@ -73,7 +74,7 @@ def write_claim(
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _locked(folder):
-            newest, owner, membership, _ = _read(folder)
+            newest, owner, membership, known = _read(folder)
             me = ClaimOwner(tag, identity)
             other = _stranger(folder, me, continue_from)
             if other is not None:
@@ -84,7 +85,7 @@ def write_claim(
                 )
             if newest > incarnation:
                 raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")
-            if newest == incarnation and _job_of(owner) != _job_of(tag):
+            if newest == incarnation and not me.is_of(ClaimOwner(owner, known)):
                 raise Stale(f"another job ({owner}) has claimed {directory}; this is {tag}")
             body = {"v": 1, "job": job, "incarnation": incarnation, "tag": tag}
             if identity:

@@ -129,6 +129,22 @@ def test_claims_of_others(tmp_path: Path, other: str) -> None:
     assert json.loads((tmp_path / "claim.json").read_text())["tag"] == "i:7:3:n2"
 
 
+def test_a_job_is_known_by_its_identity_under_a_new_instance(tmp_path: Path) -> None:
+    """Its ledger was restored to another home, or its home lost the folder `tls`."""
+    folder, identity = str(tmp_path), "ab" * 16
+    write_claim(folder, 7, 2, "old:7:2:n1", identity)
+    marker = tmp_path / "step-000000000004.i2" / "COMPLETE"
+    marker.parent.mkdir()
+    marker.write_text(json.dumps({"owner": "old:7", "identity": identity}))
+    for another in ("cd" * 16, ""):
+        with pytest.raises(claim.Foreign, match=r"a job of another HPCDL_HOME \(old:7:2:n1\)"):
+            write_claim(folder, 7, 3, "new:7:3:n1", another)
+    with pytest.raises(Stale, match=r"attempt 2 \(old:7:2:n1\) has claimed"):
+        write_claim(folder, 7, 1, "new:7:1:n1", identity)
+    write_claim(folder, 7, 3, "new:7:3:n1", identity)
+    assert json.loads((tmp_path / "claim.json").read_text())["tag"] == "new:7:3:n1"
+
+
 def test_a_claim_does_not_wait_for_ever_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "LOCK_WAIT_S", 0.05)
     folder = os.open(tmp_path, os.O_RDONLY)
