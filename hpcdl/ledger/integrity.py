@@ -21,6 +21,7 @@ from hpcdl.core.model.world import World
 from hpcdl.ledger.database import refuse_foreign_log
 from hpcdl.ledger.high_water_mark import NO_IDS, Ids, Mark, MarkDamaged, MarkFile, ids_of, read_mark
 from hpcdl.ledger.journal import SqliteJournal
+from hpcdl.ledger.lease import FENCES
 from hpcdl.ledger.offline import LEDGER_FILE
 
 # --- traces: folders of jobs, the access file and agents' logs, which show what the ledger must have known ------------
@@ -144,7 +145,7 @@ def _reported(path: Path) -> tuple[int, int, int]:
             for line, _ in zip(file, range(_LINES), strict=False):
                 if line.startswith((b'{"last"', b'{"fence"')):
                     number = json.loads(line).get("fence")
-                    fence = max(fence, number if type(number) is int else 0)
+                    fence = max(fence, number if type(number) is int and number < FENCES else 0)
                 elif (match := _KEY.match(line)) is not None:
                     job, incarnation = max(job, int(match[1])), max(incarnation, int(match[2]))
     return fence, job, incarnation

@@ -44,6 +44,9 @@ _TEMPORARY = ".lease-"
 _LIMIT = 4096  # bytes
 _ATTEMPTS = 1000  # each one lost means that another went on, so this is never reached in earnest
 
+FENCES = 10**15
+"""No fence is that high but by damage: it would be recorded, and no daemon could ever be above it."""
+
 
 class LeaseError(Exception):
     """No lease could be had; the message is one line with the next step."""
@@ -233,17 +236,15 @@ def _read_fence(home: Path, folder: int) -> int:
         content = read_private(home / _FENCE, _LIMIT, dir_fd=folder)
     except FileNotFoundError:
         return 0
-    try:
-        return int(content)
-    except ValueError:
-        raise LeaseError(
-            f"{home / _FENCE} is damaged: write into it a number above every fence that the daemon's log names"
-        ) from None
+    if not content.strip().isdigit() or int(content) >= FENCES:
+        # As where it is missing: the ledger, the access file and the agents' logs know how high it was.
+        raise LeaseError(f"{home / _FENCE} is damaged: remove it, and the next start makes it anew")
+    return int(content)
 
 
 def _lease_numbers(folder: int) -> list[int]:
     names = (name.removeprefix(_PREFIX) for name in os.listdir(folder) if name.startswith(_PREFIX))
-    return sorted(int(number) for number in names if number.isascii() and number.isdigit())
+    return sorted(int(number) for number in names if number.isascii() and number.isdigit() and int(number) < FENCES)
 
 
 def free_fence(home: Path, *, batch_ended: Callable[[str], bool] | None = None) -> int:

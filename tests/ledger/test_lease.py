@@ -230,10 +230,17 @@ def test_a_damaged_lease_is_not_taken_for_a_free_one(home: Path, content: bytes)
     atomic_write(home / "lease.5", content)
     with pytest.raises(LeaseHeld, match=r"is damaged, .*remove it if no daemon runs"):
         Lease.acquire(home, now=NOW)
-    (home / "lease.5").unlink()
-    atomic_write(home / "fence", b"x")
-    with pytest.raises(LeaseError, match="fence is damaged"):
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"-5", b"3.5", b"5 6", b"1_0", b"\x00\x01", b"9" * 26, b"9" * 4_000])
+def test_a_damaged_fence_is_refused_and_made_anew_once_it_is_gone(home: Path, content: bytes) -> None:
+    home.mkdir(mode=0o700)
+    atomic_write(home / "fence", content)
+    with pytest.raises(LeaseError, match="fence is damaged: remove it"):
         Lease.acquire(home, now=NOW)
+    assert os.listdir(home) == ["fence"]
+    (home / "fence").unlink()
+    assert Lease.acquire(home, now=NOW, fence_hint=6).fence == 7, "the ledger remembers"
 
 
 @pytest.mark.parametrize("change", [{"pid": "1"}, {"start": None}, {"since": "x"}, {"since": 1e300}, {"batch_job": 7}])
