@@ -33,6 +33,7 @@ log = logging.getLogger("hpcdl.daemon")
 
 NAME, NOW = "mark.json", "mark.now"
 _LIMIT = 64 * 1024
+_MOST = 10**15
 _SIZE = 512  # bytes of the line: one sector, so that it is there as a whole or not
 
 
@@ -86,7 +87,10 @@ class Mark:
 
 
 def read_mark(home: Path) -> Mark | None:
-    """The mark of a home, None where there is none. Raises JournalError for one that cannot be read."""
+    """The mark of a home, None where there is none. Raises JournalError for one that cannot be read.
+
+    Where `mark.json` was lost, `mark.now` alone still says how far the ledger came.
+    """
     path = home / NAME
     try:
         body = json.loads(read_private(path, _LIMIT))
@@ -99,40 +103,60 @@ def read_mark(home: Path) -> Mark | None:
             None if resumed is None else (str(resumed[0]), str(resumed[1])),
         )
     except FileNotFoundError:
-        return None
+        return _mark_of_now(home)
     except (OSError, NotPrivate) as error:
         raise journal_error(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise MarkDamaged(f"{path} is damaged, so whether the ledger lost anything cannot be said") from None
-    now = _now(home, mark.line)
-    if now is None:
+    now = _now(home)
+    if now is None or now.line != mark.line:
         return mark if body["clean"] else replace(mark, given=mark.given.up_to(reserved))
-    seq, digest, given, boot = now
-    if seq > mark.seq:
-        mark = replace(mark, seq=seq, digest=digest, resumed=None)
-    if boot != _boot():
-        given = given.up_to(reserved)
+    given = now.given if now.boot == _boot() else now.given.up_to(reserved)
+    if now.seq > mark.seq:
+        mark = replace(mark, seq=now.seq, digest=now.digest, resumed=None)
     return replace(mark, given=mark.given.up_to(given))
+
+
+def _mark_of_now(home: Path) -> Mark | None:
+    """By the second file alone; ids of an earlier boot count as if all of their blocks had been given."""
+    now = _now(home)
+    if now is None:
+        return None
+    given = now.given if now.boot == _boot() else Ids(*map(add, now.given, _BLOCK))
+    return Mark(now.line, now.seq, now.digest, given)
 
 
 class MarkDamaged(JournalError):
     """The mark is there and cannot be read: nobody knows what the ledger should hold."""
 
 
-def _now(home: Path, line: int) -> tuple[int, str, Ids, str] | None:
-    """Seq, digest, ids and boot of the line that is overwritten; None where it is torn, missing or of another line."""
+class _Now(NamedTuple):
+    """What the line that is overwritten says."""
+
+    line: int
+    seq: int
+    digest: str
+    given: Ids
+    boot: str
+
+
+def _now(home: Path) -> _Now | None:
+    """None where the line is torn or missing."""
     with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
         text = read_private(home / NOW, _SIZE).decode("ascii")
         content, _, check = text.strip().rpartition(" ")
         if int(check, 16) == zlib.crc32(content.encode("ascii")):
             body = json.loads(content)
-            if body["line"] == line:
-                return int(body["seq"]), str(body["digest"]), _ids(body["given"]), str(body["boot"])
+            given = _ids(body["given"])
+            return _Now(int(body["line"]), int(body["seq"]), str(body["digest"]), given, str(body["boot"]))
     return None
 
 
 def _ids(body: dict[str, Any]) -> Ids:
-    return Ids(**{name: int(body[name]) for name in Ids._fields if name in body})
+    ids = Ids(**{name: int(body[name]) for name in Ids._fields if name in body})
+    if not all(0 <= number < _MOST for number in ids):
+        raise ValueError("ids that nobody gave")
+    return ids
 
 
 def _boot() -> str:

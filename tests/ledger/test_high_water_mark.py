@@ -207,6 +207,43 @@ def test_a_damaged_mark_is_said_and_made_anew(home: Path, damage: bytes) -> None
     assert opened(home).raised is None
 
 
+def test_ids_that_nobody_can_have_given_are_damage(home: Path) -> None:
+    journal = opened(home).journal
+    submit(journal)
+    journal.close()
+    body = json.loads((home / NAME).read_text())
+    for kind, number in (("fence", 10**26), ("job", 10**30), ("incarnation", -1)):
+        (home / NAME).write_text(json.dumps(body | {"given": body["given"] | {kind: number}}))
+        with pytest.raises(JournalError, match=r"mark\.json is damaged"):
+            read_mark(home)
+
+
+@pytest.mark.parametrize("boot", ["this", "an earlier one"])
+def test_one_file_of_the_mark_shows_a_loss_alone(home: Path, boot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger of before a submit, and `mark.json` is gone: no fence and no folder tells of it."""
+    journal = opened(home).journal
+    submit(journal)
+    shutil.copytree(home, home.with_name("before"))
+    assert submit(journal) == 2
+    killed(journal)
+    (home / NAME).unlink()
+    whole = read_mark(home)
+    assert whole is not None
+    assert whole.given.job == 3
+    for path in home.glob("ledger*"):
+        path.unlink()
+    for path in home.with_name("before").glob("ledger*"):
+        shutil.copy2(path, home)
+    if boot != "this":
+        monkeypatch.setattr(high_water_mark, "_boot", lambda: "another")
+    with pytest.raises(LedgerShrank, match="ids up to job"):
+        opened(home)
+    resumed = opened(home, accept_loss=True)
+    assert submit(resumed.journal) == (3 if boot == "this" else 103)
+    resumed.journal.close()
+    assert opened(home).raised is None
+
+
 def test_another_history_is_refused(home: Path, tmp_path: Path) -> None:
     for each in (home, tmp_path / "other"):
         journal = opened(each).journal
