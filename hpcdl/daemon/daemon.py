@@ -47,7 +47,7 @@ from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.deadline_watch import DeadlineWatch
 from hpcdl.daemon.delivery import Ways
 from hpcdl.daemon.gpu_memory import GpuMemory
-from hpcdl.daemon.identity import LIMIT, load_identity, node_name
+from hpcdl.daemon.identity import LIMIT, begin_apart, load_identity, node_name, original_of
 from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.local_agent import LocalAgent
@@ -60,6 +60,7 @@ from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.integrity import UsableLedger, open_resumed
+from hpcdl.ledger.lease import LeaseError, LeaseHeld
 from hpcdl.ledger.offline import LEDGER_FILE
 from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.ledger.series import SeriesChange
@@ -123,12 +124,25 @@ class Daemon:
 
     def _acquire(self, now: float, fence_hint: int) -> Lease:
         here = self.here
-        return Lease.acquire(
-            self.home, now=now, fence_hint=fence_hint, batch_job=here.batch_job, batch_ended=here.batch_ended
-        )
+        try:
+            return Lease.acquire(
+                self.home, now=now, fence_hint=fence_hint, batch_job=here.batch_job, batch_ended=here.batch_ended
+            )
+        except LeaseHeld as error:
+            original = original_of(self.home)
+            if original is None:
+                raise
+            raise LeaseError(
+                f"{self.home} is a copy of {original}, made while {error.holder or 'a daemon'} ran there: remove "
+                f"{self.home}/lease.*, and the next start begins apart from it"
+            ) from None
 
     def _open(self, emulate_gpus: int | None, local_agent: bool, accept_loss: bool) -> None:
         home, config = self.home, self.config
+        original = original_of(home)
+        if original is not None:
+            begin_apart(home)
+            log.warning("%s is a copy of %s, and begins apart from it", home, original)
         first_job = self.site_file.first_job_id
         resumed = open_ledger(
             home, config, lambda: self.lease.holds(), self._phase, accept_loss=accept_loss, first_job=first_job

@@ -6,11 +6,14 @@ makes the certificate.
 
 import json
 import secrets
+import shutil
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcdl.wire.private_files import atomic_write, make_private_folder, read_private
+from hpcdl.wire.access import NAME as ACCESS
+from hpcdl.wire.private_files import NotPrivate, atomic_write, make_private_folder, read_private
 from hpcdl.wire.tls import make_certificate
 
 LIMIT = 64 * 1024
@@ -43,6 +46,31 @@ def load_identity(home: Path, now: float) -> Identity:
         certificate_path=certificate,
         key_path=key,
     )
+
+
+def original_of(home: Path) -> Path | None:
+    """The home of which this one is a copy, where that is still there and both have one instance's name; else None.
+
+    A home that was moved, or that a node mounts elsewhere, has no other one beside it.
+    """
+    with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
+        body = json.loads(read_private(home / ACCESS, LIMIT))
+        original = Path(body["home"])
+        same = [read_private(each / "tls" / "instance", LIMIT) for each in (home, original)]
+        # By inode alone: one folder that is mounted twice may be shown on two devices.
+        if home.stat().st_ino != original.stat().st_ino and same[0] == same[1]:
+            return original
+    return None
+
+
+def begin_apart(home: Path) -> None:
+    """Make a copied home one of its own, whose lease is held: with the original's name it would end what runs there.
+
+    What the agents of the original kept leads to processes of theirs.
+    """
+    with suppress(FileNotFoundError):
+        shutil.rmtree(home / "run")
+    shutil.rmtree(home / "tls")
 
 
 def node_name(home: Path, given: str | None, default: str) -> str:

@@ -1,9 +1,11 @@
 """What an instance keeps across restarts."""
 
 import json
+import shutil
 from pathlib import Path
 
-from hpcdl.daemon.identity import load_identity, node_name
+from hpcdl.daemon.identity import begin_apart, load_identity, node_name, original_of
+from hpcdl.wire.access import AccessFile, write_access
 
 
 def test_the_identity_is_made_once(tmp_path: Path) -> None:
@@ -30,3 +32,27 @@ def test_another_hosts_name_is_not_taken(tmp_path: Path) -> None:
     path.write_text(json.dumps({"host": "elsewhere", "node": "n9"}))
     path.chmod(0o600)
     assert node_name(home, None, "host") == "host"
+
+
+def test_a_copy_has_an_instance_of_its_own(tmp_path: Path) -> None:
+    home, copy, moved = (tmp_path / name for name in ("home", "copy", "moved"))
+    home.mkdir(mode=0o700)
+    first = load_identity(home, 1e9)
+    write_access(home, AccessFile(first.instance, "127.0.0.1", 1, first.certificate, first.token, 1, 1))
+    (home / "run" / "n1" / "1.1").mkdir(parents=True)
+    shutil.copytree(home, copy)
+    (tmp_path / "link").symlink_to(home)
+    assert [original_of(each) for each in (home, copy, tmp_path / "link", tmp_path)] == [None, home, None, None]
+    begin_apart(copy)
+    second = load_identity(copy, 1e9)
+    assert first.instance != second.instance
+    assert first.token != second.token
+    assert not (copy / "run").exists()
+    assert original_of(copy) is None
+    assert load_identity(home, 1e9) == first
+    shutil.copytree(home, moved)
+    shutil.rmtree(home)
+    assert original_of(moved) is None, "it was moved to another file system"
+    for damage in ("", "[" * 60_000, "[]", '{"home": 7}', '{"home": "/nowhere"}'):
+        (moved / "access.json").write_text(damage)
+        assert original_of(moved) is None

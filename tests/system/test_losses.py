@@ -179,6 +179,37 @@ def test_jobs_go_on_where_only_what_must_not_be_lost_was_kept(make_cluster: Make
     assert ready[-1] >= 5, "it went on from its checkpoint"
 
 
+@pytest.mark.parametrize("made", ["at rest", "beside a daemon"])
+def test_a_daemon_of_a_copy_leaves_what_the_original_runs(make_cluster: MakeCluster, made: str) -> None:
+    original = make_cluster(gpus=1).start()
+    original.hold()
+    copy = make_cluster(gpus=1)
+    shutil.rmtree(copy.home)
+    if made == "at rest":
+        original.cli("daemon", "stop")
+        shutil.copytree(original.home, copy.home)
+        original.start()
+    job = original.submit(steps=10_000)
+    original.until_step(job, 5)
+    if made != "at rest":  # its daemon goes meanwhile, so that no holder of the lease that was copied is left
+        shutil.copytree(original.home, copy.home, ignore=lambda folder, names: {each for each in names if each == "s"})
+        code, said = tried(copy, "daemon", "start", "--emulate-gpus", "1")
+        assert code == 1
+        assert f"is a copy of {original.home}" in said
+        assert f"remove {copy.home}/lease.*" in said
+        for lease in copy.home.glob("lease.*"):
+            lease.unlink()
+    trainer = original.trainer_pid(job)
+    copy.start()
+    copy.cli("cancel", "--all", "--yes")
+    own = copy.submit(steps=20)
+    copy.until_done(own)
+    copy.cli("daemon", "stop", "--now")
+    assert original.trainer_pid(job) == trainer
+    assert original.job(job)["incarnation"] == 1
+    original.cli("cancel", str(job))
+
+
 @pytest.mark.parametrize("how", ["emptied", "removed", "wal deleted", "wal cut"])
 def test_a_ledger_that_shrank_is_refused(make_cluster: MakeCluster, how: str) -> None:
     cluster = make_cluster(gpus=1).start()
