@@ -592,7 +592,7 @@ def _runs_elsewhere(home: Path, config: Config) -> tuple[Path, ...]:
     if is_local(home) or not instance.exists():
         return ()
     node = config.node_name or node_name(home, None, config.node)
-    return (run_folder(home, node, read_private(instance, LIMIT).decode().strip()),)
+    return (run_folder(home, node, read_private(instance, LIMIT).decode(errors="replace").strip()),)
 
 
 def settings_of(config: Config, batch_system: str = "") -> Settings:

@@ -4,7 +4,9 @@ Nothing of it is in a message or a log but the name. Neighbours: `wire/access` h
 makes the certificate.
 """
 
+import errno
 import json
+import re
 import secrets
 import shutil
 import socket
@@ -94,4 +96,7 @@ def node_name(home: Path, given: str | None, default: str) -> str:
 def _kept(path: Path, size: int) -> str:
     if not path.exists():
         atomic_write(path, secrets.token_hex(size).encode())
-    return read_private(path, LIMIT).decode().strip()
+    text = read_private(path, LIMIT).strip()
+    if re.fullmatch(rb"[0-9a-f]+", text) is None or len(text) < 2 * size:
+        raise OSError(errno.EINVAL, "it is damaged (remove it, and the start makes a new one)", str(path))
+    return text.decode()

@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from hpcdl.daemon.identity import begin_apart, load_identity, node_name, original_of
 from hpcdl.wire.access import AccessFile, write_access
 
@@ -15,6 +17,20 @@ def test_the_identity_is_made_once(tmp_path: Path) -> None:
     assert load_identity(home, 2e9) == first
     assert first.token not in repr(first)
     assert (home / "tls" / "token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["token", "instance"])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"ab\n: cd", b"../../" * 20, b"ab"])
+def test_what_is_damaged_is_refused_by_name_and_made_anew(tmp_path: Path, name: str, damage: bytes) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    first = load_identity(home, 1e9)
+    path = home / "tls" / name
+    path.write_bytes(damage)
+    with pytest.raises(OSError, match=rf"it is damaged \(remove it, .*tls/{name}"):
+        load_identity(home, 1e9)
+    path.unlink()
+    assert load_identity(home, 1e9) != first
 
 
 def test_a_node_keeps_the_name_that_it_was_given(tmp_path: Path) -> None:
