@@ -68,17 +68,19 @@ class Stages:
         self._amp = amp
         self._together = device.type == "cuda"  # an exchange is a collective, as NCCL wants it; by gloo, messages
         self._parameters = [[each for each in stage.parameters() if each.requires_grad] for stage in stages]
-        of_stage = [(index, each) for index, stage in enumerate(stages) for each in stage.parameters()]
+        by_stage = [(module, index) for index, stage in enumerate(stages) for module in stage.modules()]
+        self._norms = [(module, index) for module, index in by_stage if _is_batch_norm(module)]
+        of_stage = [(index, each) for each, index in self._norms]
+        of_stage += [(index, each) for index, stage in enumerate(stages) for each in stage.parameters()]
+        of_stage += [(index, each) for index, stage in enumerate(stages) for each in stage.buffers()]
         if len({id(each) for _, each in of_stage}) < len({(index, id(each)) for index, each in of_stage}):
-            raise ValueError("a parameter is in two stages: what shares weights must be one stage")
+            raise ValueError("a parameter, a buffer or a BatchNorm is in two stages: what shares one must be one stage")
         self._shapes: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         self._batch = 0
         self._effective: tuple[int, ...] = ()  # widths in this step: no more ranks than there are samples
         self._key: Any = None  # what the shapes of this step depend on
         self._summed: list[bool] = []  # by stage: the sum of its gradients is under way, or done
         self._pending: list[tuple[Any, list[Any], Any]] = []
-        by_stage = [(module, index) for index, stage in enumerate(stages) for module in stage.modules()]
-        self._norms = [(module, index) for module, index in by_stage if _is_batch_norm(module)]
         self._before: list[tuple[Any, Any]] = []  # BatchNorm's running statistics, and what they were before the step
         for module, index in self._norms:
             module.forward = functools.partial(self._batch_norm, module, index)
@@ -197,7 +199,7 @@ class Stages:
         import torch.distributed as dist
 
         if source == target:
-            return x.view_as(x)
+            return x.detach()  # the same memory, but no view: the stage may begin with an operation in place
         first, end = rows(self._batch, target, self.rank)
         moved = torch.empty((end - first, *shape), dtype=dtype, device=self._device)
         sends = list(overlaps(self._batch, source, target, self.rank))

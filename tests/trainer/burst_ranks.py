@@ -70,6 +70,19 @@ def frozen() -> list[nn.Module]:
     return stages
 
 
+def in_place() -> list[nn.Module]:
+    """Stages that begin by changing their input, as torchvision's VGG has them."""
+    end = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 3))
+    return [nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 5), end]
+
+
+def shared() -> list[list[nn.Module]]:
+    """Two stages with the same weights, running statistics, or BatchNorm without either."""
+    linear, norm = nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False)
+    bare = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
+    return [[each, nn.Sequential(nn.Tanh(), each)] for each in (linear, norm, bare)]
+
+
 def floats(*shape: int) -> Callable[[int], torch.Tensor]:
     return lambda batch: torch.randn(batch, *shape)
 
@@ -79,6 +92,7 @@ MODELS: dict[str, tuple[Callable[[], list[nn.Module]], Callable[[int], torch.Ten
     "residual": (residual, floats(3, 6, 6)),
     "embedded": (embedded, lambda batch: torch.randint(7, (batch, 2))),
     "frozen": (frozen, floats(6)),
+    "in place": (in_place, floats(6)),
 }
 
 
@@ -183,6 +197,11 @@ def main(rank: int, size: int, store: str) -> None:
     for dtype, steps in ((torch.bfloat16, 6), (torch.float16, 20)):
         made = mixed(group, rank, dtype, steps)
         print("amp", json.dumps(made), flush=True)
+    for stages in shared():
+        try:
+            Stages(stages, (4, 2), loss, group.first, CPU)
+        except ValueError as error:
+            print("refused", error, flush=True)
     dist.barrier()
     group.dissolve()
 

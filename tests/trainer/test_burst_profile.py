@@ -64,6 +64,20 @@ def test_stages_of_burst_run(tmp_path: Path, origin: Preloaded) -> None:
     assert list(problem["layers"][3]["compute_ms"]) == ["1", "2", "3", "6", "11"]
 
 
+def test_layers_that_work_in_place(tmp_path: Path, origin: Preloaded) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n"
+        "net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Dropout(0.5, inplace=True), nn.Linear(4, 1))\n"
+        "net(torch.randn(4, 6)).sum().backward()\n"
+    )
+    code, said, problem = measure(origin, tmp_path, [str(script)])
+    assert (code, said) == (0, "")
+    assert [each["name"] for each in problem["layers"]] == ["0 Linear", "1 ReLU", "2 Dropout", "3 Linear"]
+    assert [len(each["inputs"]) for each in problem["layers"]] == [0, 1, 1, 1]
+    assert all(list(each["compute_ms"]) == ["1", "2", "4"] for each in problem["layers"])
+
+
 def test_nothing_to_measure(tmp_path: Path, origin: Preloaded) -> None:
     code, said, problem = measure(origin, tmp_path, [str(NET), "nothing"])
     assert (code, problem) == (0, {})  # it left by itself
