@@ -123,3 +123,19 @@ def gain_over_partition(points: Sequence[OperatingPoint]) -> float | None:
             if there:
                 gains.append(each.speedup / max(there) - 1)
     return max(gains, default=None)
+
+
+def gain_over_one_partition(points: Sequence[OperatingPoint]) -> float | None:
+    """The most by which a burst-parallel point's speedup is above that of one partition with at least its throughput.
+
+    The fastest of those that are there: a cluster that is split for good is one of them, and nothing between (the
+    paper's figure 10 has four). None where no partition reaches a point's throughput.
+    """
+    partitions = [each for each in points if each.kind == "partition"]
+    gains = []
+    for each in points:
+        if each.kind == "burst parallel":
+            there = [one.speedup for one in partitions if one.total_per_s >= each.total_per_s * (1 - 1e-9)]
+            if there:
+                gains.append(each.speedup / max(there) - 1)
+    return max(gains, default=None)

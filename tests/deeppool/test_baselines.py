@@ -9,6 +9,7 @@ from hpcdl.deeppool.baselines import (
     OperatingPoint,
     algorithm_1,
     background_per_s,
+    gain_over_one_partition,
     gain_over_partition,
     operating_points,
 )
@@ -64,6 +65,10 @@ def test_the_gain_is_against_the_partitions_line_at_the_same_throughput() -> Non
     line = [point("partition", 1.0, 30.0), point("partition", 3.0, 20.0), point("partition", 4.0, 10.0)]
     assert gain_over_partition([*line, point("burst parallel", 3.0, 25.0)]) == pytest.approx(0.5)
     assert gain_over_partition([*line, point("burst parallel", 3.0, 31.0)]) is None
+    assert gain_over_one_partition([*line, point("burst parallel", 3.0, 25.0)]) == pytest.approx(2.0)
+    assert gain_over_one_partition([*line, point("burst parallel", 3.0, 20.0)]) == pytest.approx(0.0)
+    assert gain_over_one_partition([*line, point("burst parallel", 3.0, 5.0)]) == pytest.approx(-0.25)
+    assert gain_over_one_partition([*line, point("burst parallel", 3.0, 31.0)]) is None
 
 
 def test_batch_optimal_scaling_is_the_best_batch_and_per_gpu_batches_shrink() -> None:

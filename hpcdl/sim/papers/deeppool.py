@@ -6,16 +6,22 @@ prints, and the notes, stand in deeppool.yaml. Nothing here runs on a GPU.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hpcdl.core.model.job import SLOWDOWN, Sharing
 from hpcdl.core.model.profile import Profile
-from hpcdl.deeppool.baselines import OperatingPoint, background_per_s, gain_over_partition, operating_points
+from hpcdl.deeppool.baselines import (
+    OperatingPoint,
+    background_per_s,
+    gain_over_one_partition,
+    gain_over_partition,
+    operating_points,
+)
 from hpcdl.deeppool.models import model_document
 from hpcdl.deeppool.planner import plan_burst
-from hpcdl.deeppool.problem import BurstProblem, read_problem
+from hpcdl.deeppool.problem import PARALLEL, BurstProblem, read_problem
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
@@ -28,6 +34,7 @@ SEEDS = (0,)
 MODELS = {"VGG-16": "vgg16", "Inception-v3": "inception-v3"}
 """The models with measured layers; of WideResNet-101-2 there are none."""
 LIMITS = (1.1, 1.2, 1.5, 2.0, 3.0, 4.0, None)
+SIDE_BY_SIDE = "branches side by side"
 _REPEATS = 5
 POLICY = "deeppool"
 HELD = {"held at 5 %": 0.05, "held at 10 %": 0.1, "not held": 1.0}
@@ -87,10 +94,9 @@ def _searched(problem: BurstProblem) -> dict[str, Any]:
 def throughput() -> PaperTable:
     """Figures 9 and 10: the cluster's throughput, and the speedup at the throughput of a partition."""
     rows = []
-    for name, printed in _printed("throughput").items():
+    for name, problem, printed in _with_branches("throughput"):
         more: dict[str, Any] = {}
-        if name in MODELS:
-            problem = _problem(name)
+        if problem is not None:
             points = operating_points(problem, LIMITS, problem.global_batch)
             plain = points[0]
             bursts = [point for point in points if point.kind == "burst parallel"]
@@ -105,6 +111,7 @@ def throughput() -> PaperTable:
                 "foreground_vs_data_parallel": best.speedup / plain.speedup,
                 "setting": best.setting,
                 "speedup_gain_over_partition": gain_over_partition(points),
+                "speedup_gain_over_one_partition": gain_over_one_partition(points),
             }
         rows.append(_row(name, "burst parallel", more, printed))
     return _table("DeepPool figures 9 and 10: 8 GPUs", rows, "throughput")
@@ -113,36 +120,49 @@ def throughput() -> PaperTable:
 def shared() -> PaperTable:
     """Figures 9 and 10 with background jobs, simulated: one beside the foreground on every GPU."""
     rows = []
-    for name, printed in _printed("shared").items():
-        problem = _problem(name)
+    for name, problem, printed in _with_branches("shared"):
+        if problem is None:
+            continue
         points = operating_points(problem, (1.5, 2.0, 4.0), problem.global_batch)
         plain, partitions = points[0], [point for point in points if point.kind == "partition"]
-        gains = []
+        gains: dict[str, list[float]] = {}
         for point in points:
             if point.kind != "burst parallel":
                 continue
-            alone, _ = simulated_rates(problem, point, name, backgrounds=0)
+            alone, _ = simulated_rates(problem, point, backgrounds=0)
             for held, limit in HELD.items():
-                front, back = simulated_rates(problem, point, name, backgrounds=problem.gpus, limit=limit)
+                front, back = simulated_rates(problem, point, backgrounds=problem.gpus, limit=limit)
                 both = replace(point, speedup=point.speedup * front / alone, total_per_s=front + back)
-                gain = gain_over_partition([*partitions, both])
-                gains += [] if gain is None else [gain]
+                above: dict[str, float | None] = {
+                    "speedup_gain_over_partition": gain_over_partition([*partitions, both]),
+                    "speedup_gain_over_one_partition": gain_over_one_partition([*partitions, both]),
+                }
+                for which, gain in above.items():
+                    gains.setdefault(which, []).extend([] if gain is None else [gain])
                 more = {
                     "setting": f"{point.setting}, {held}",
                     "total_vs_data_parallel": (front + back) / plain.total_per_s,
                     "foreground_vs_burst_parallel": front / alone,
                     "foreground_vs_data_parallel": front / plain.foreground_per_s,
-                    "speedup_gain_over_partition": gain,
+                    **above,
                 }
                 rows.append(_row(name, POLICY, more, printed))
-        best = {"setting": "the best of these", "speedup_gain_over_partition": max(gains, default=None)}
-        figure_10 = _printed("throughput")[name]["speedup_gain_over_partition"]
+        best = {"setting": "the best of these"} | {which: max(each, default=None) for which, each in gains.items()}
+        figure_10 = _printed("throughput")[name.partition(",")[0]]["speedup_gain_over_partition"]
         rows.append(_row(name, POLICY, best, {"speedup_gain_over_partition": figure_10}))
     return _table("DeepPool figures 9 and 10, simulated: burst parallel and backgrounds on 8 GPUs", rows, "shared")
 
 
+def _with_branches(figure: str) -> Iterator[tuple[str, BurstProblem | None, dict[str, Any]]]:
+    """Each model, its problem (None: there is no profile), and what is printed; where it branches both ways."""
+    for name, printed in _printed(figure).items():
+        yield name, _problem(name) if name in MODELS else None, printed
+        if name in MODELS and any(len(layer.inputs) > 1 for layer in _problem(name).layers):
+            yield f"{name}, {SIDE_BY_SIDE}", replace(_problem(name), branches=PARALLEL), printed
+
+
 def simulated_rates(
-    problem: BurstProblem, point: OperatingPoint, model: str, *, backgrounds: int, limit: float = SLOWDOWN
+    problem: BurstProblem, point: OperatingPoint, *, backgrounds: int, limit: float = SLOWDOWN
 ) -> tuple[float, float]:
     """Samples a second of the foreground on all GPUs, and of so many backgrounds on one GPU each beside it.
 
@@ -150,14 +170,14 @@ def simulated_rates(
     as much less of the time. A background has the part of its own speed for which the plan leaves its GPU free, as in
     `operating_points`.
     """
-    front = Profile(model, ((1, problem.gpus, point.foreground_per_s / problem.global_batch),))
+    front = Profile("foreground", ((1, problem.gpus, point.foreground_per_s / problem.global_batch),))
     own = background_per_s(problem, problem.global_batch) / problem.global_batch
-    back = Profile(f"{model}, background", ((1, 1, own),))
+    back = Profile("background", ((1, 1, own),))
     jobs = [_job(front, problem.gpus, Sharing("foreground", limit))]
     jobs += [_job(back, 1, Sharing("background"))] * backgrounds
     node = NodeSpell("n1", problem.gpus, memory_mib=_MEMORY_MIB)
     free = max(1e-9, point.free_gpus / problem.gpus)
-    loss = paper_file("deeppool")["pairs"][model]["foreground_loss"]
+    loss = paper_file("deeppool")["foreground_loss"]
     matrix = (Slowdown(front.name, back.name, loss / (1 - loss), free),)
     conditions = Conditions(progress_s=_SECONDS / 100, until_s=_SECONDS * 1.005)
     workload = Workload("figure 9", tuple(jobs), (node,), slowdowns=matrix)
