@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from hpcdl.deeppool.problem import BurstProblemError
 _MOST_SHARES = 3000
 _MOST_WIDTHS = 64
 _MOST_AT_ONCE = 1 << 21
+_ORDER = attrgetter("end_ms", "move_ms", "gpus")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -378,6 +380,15 @@ class _ForkSearch:
         ends = [self._branch_ends(branch, source)[-1][:, before] for branch in wide]
         lines = np.stack([each[shares[:, at]] for at, each in enumerate(ends)], axis=1)
         moves = np.stack([self.tables.moves[branch.layers[-1]][:, width] for branch in wide])
+        # With each share, branches end at this at the earliest, and these moves are the least: few may be the best.
+        earliest = lines.min(axis=-1).max(axis=-1)
+        at_best = earliest + np.where(np.isfinite(lines), moves, np.inf).min(axis=-1).sum(axis=-1)
+        moved = np.where(lines <= earliest[:, None, None], moves, np.inf).min(axis=-1).sum(axis=-1)
+        reached = np.where(moved + still <= room, earliest + moved, np.inf).min()
+        kept = at_best <= reached * ROUNDING
+        shares, lines = shares[kept], lines[kept]
+        if not len(shares):
+            return None
         limits = lines.reshape(len(shares), -1)
         in_time = np.where(lines[:, None] <= limits[:, :, None, None], moves, np.inf)
         moved = in_time.min(axis=-1).sum(axis=-1) + still
@@ -426,8 +437,9 @@ class _ForkSearch:
             return []
         moves = [min(option.move_ms for option in options) for options in each]
         gpus = [min(option.gpus for option in options) for options in each]
-        found = [BranchOption(0.0, 0.0, 0, ())]
-        for at, options in enumerate(each):
+        room, left = worst - sum(moves[1:]), self.tables.problem.gpus - sum(gpus[1:])
+        found = [one for one in each[0] if one.gpus <= left and one.end_ms + one.move_ms <= room]
+        for at, options in enumerate(each[1:], 1):
             room, left = worst - sum(moves[at + 1 :]), self.tables.problem.gpus - sum(gpus[at + 1 :])
             found = _undominated(
                 BranchOption(
@@ -552,7 +564,7 @@ class _ForkSearch:
 
 def _undominated(options: Iterable[BranchOption]) -> list[BranchOption]:
     kept: list[BranchOption] = []
-    for option in sorted(options, key=lambda each: (each.end_ms, each.move_ms, each.gpus)):
+    for option in sorted(options, key=_ORDER):
         for each in kept:
             if each.move_ms <= option.move_ms and each.gpus <= option.gpus:
                 break
