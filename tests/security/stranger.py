@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,35 @@ def as_uid(uid: int, function: Callable[[], Any], *, gid: int | None = None, gro
     if "error" in told:
         raise AssertionError(told["error"])
     return told["value"]
+
+
+@contextmanager
+def held_by(uid: int, function: Callable[[], Any]) -> Iterator[None]:
+    """While a child that is this uid for good keeps what `function` returned: connections, say."""
+    told, tell = os.pipe()
+    end, ended = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(ended)
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            kept = function()
+            os.write(tell, b"x" if kept else b"")
+            os.close(tell)
+            os.read(end, 1)
+        finally:
+            os._exit(0)
+    os.close(tell)
+    os.close(end)
+    try:
+        assert os.read(told, 1) == b"x", "it failed, or returned nothing"
+        yield
+    finally:
+        os.close(ended)
+        os.close(told)
+        os.waitpid(child, 0)
 
 
 def attempt(action: Callable[[], Any]) -> str:

@@ -20,7 +20,7 @@ from hpcdl.client import Client
 from hpcdl.wire.access import AccessFile, read_access
 from hpcdl.wire.messages import VERSION
 from hpcdl.wire.tls import client_context
-from tests.security.stranger import UID, as_uid, attempt
+from tests.security.stranger import UID, as_uid, attempt, held_by
 from tests.system.cluster import Cluster
 
 SECRET = "hunter2-0123456789"
@@ -354,41 +354,24 @@ def test_a_crowd_that_says_nothing_keeps_nobody_out(victim: Cluster, access: Acc
     pid = victim.daemon_pid
     before = descriptors(pid)
     context = client_context(access.certificate)
-    told, tell = os.pipe()
-    end, ended = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgid(UID)
-            os.setuid(UID)
-            crowd = []
-            for number in range(600):
-                try:
-                    plain = socket.create_connection((access.host, access.port), timeout=60)
-                    if number % 3 == 1:
-                        plain.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
-                    elif number % 3 == 2:
-                        plain = context.wrap_socket(plain)
-                        plain.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n")
-                    crowd.append(plain)
-                except OSError:
-                    continue
-            os.write(tell, b"x")
-            os.close(ended)
-            os.read(end, 1)
-        finally:
-            os._exit(0)
-    os.close(end)
-    try:
-        assert os.read(told, 1) == b"x"
+
+    def crowd() -> list[socket.socket]:
+        kept = []
+        for number in range(600):
+            with contextlib.suppress(OSError):  # it was sent away
+                plain = socket.create_connection((access.host, access.port), timeout=60)
+                if number % 3 == 1:
+                    plain.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+                elif number % 3 == 2:
+                    plain = context.wrap_socket(plain)
+                    plain.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n")
+                kept.append(plain)
+        return kept
+
+    with held_by(UID, crowd):
         with Client(victim.home, patience_s=60.0) as client:
             assert client.get("/v1/status")["daemon"]["pid"] == pid
         assert descriptors(pid) < before + 300
-    finally:
-        os.close(ended)
-        os.waitpid(child, 0)
-        os.close(told)
-        os.close(tell)
     victim.until(lambda: descriptors(pid) < before + 20)
 
 

@@ -31,7 +31,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hpcdl.cli.web.pages import LogPiece, NoPage, Pages
 from hpcdl.cli.web.sessions import LIFE_S, WebSessions
-from hpcdl.daemon.api.admission import SocketPeers, is_stranger
+from hpcdl.daemon.api.admission import Admission, is_stranger
+from hpcdl.daemon.api.server import AdmittedServer
 from hpcdl.report.html import document, note, security_policy
 
 T = TypeVar("T")
@@ -191,7 +192,8 @@ def application(pages: Pages) -> Starlette:
 class OwnersProtocol(H11Protocol):
     """A connection, which ends at once where another user's process is at the other end."""
 
-    peers: SocketPeers | None = None
+    door: Admission | None = None
+    """Of a listener with TLS: it lets no stranger so far. None: the listener is a Unix socket."""
     connections: "set[OwnersProtocol]"  # type: ignore[assignment]
     since = 0.0
     _deadline: asyncio.TimerHandle | None = None
@@ -238,13 +240,11 @@ class OwnersProtocol(H11Protocol):
                 oldest.transport.abort()
         super().connection_made(transport)
         self._await_request(FIRST_S)
-        there = transport.get_extra_info("socket")
-        if there.family == socket.AF_UNIX:
-            credentials = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            uid: int | None = _PEER.unpack(credentials)[1]
-        else:
-            uid = None if self.peers is None else self.peers.uid_of(there)
-        if is_stranger(uid):
+        if self.door is not None:
+            self.door.proven(transport.get_extra_info("peername"))
+            return
+        credentials = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        if is_stranger(_PEER.unpack(credentials)[1]):
             transport.abort()
 
 
@@ -252,7 +252,7 @@ def serve(guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None, on_
     """Serve until a signal comes; its number. `on_started`: connections are taken from now on."""
 
     class Protocol(OwnersProtocol):
-        peers = SocketPeers()
+        door = None if tls is None else Admission(strangers=0)
 
     config = uvicorn.Config(
         guard,
@@ -273,7 +273,7 @@ def serve(guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None, on_
     config.ssl = tls
     # What it says is of connections, or of answers that the end cuts short: not for the terminal with the links.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config) if Protocol.door is None else AdmittedServer(config, Protocol.door)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     came = [0]
 
@@ -289,9 +289,5 @@ def serve(guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None, on_
         on_started()
         await server.serve(sockets=[listener])
 
-    try:
-        asyncio.run(run())
-    finally:
-        if Protocol.peers is not None:
-            Protocol.peers.close()
+    asyncio.run(run())
     return came[0]

@@ -5,7 +5,7 @@ for long: when there are too many, the oldest that has sent nothing goes after S
 crowd which sends nothing, or half a handshake, or half a request, keeps nobody else out and takes no more than PENDING
 descriptors. Until then the others wait to be accepted: a thousand agents that call at once after a restart get in one
 after another. Those of other users of this machine are known by their uid, and never wait in front of ours: there are
-STRANGERS of them, and who is one too many is sent away at once.
+STRANGERS of them, and who is one too many is sent away at once. `hpcdl web` lets none of them in.
 """
 
 import asyncio
@@ -66,13 +66,15 @@ class Admission:
         pending: int = PENDING,
         prove_s: float = PROVE_S,
         fair_s: float = FAIR_S,
+        strangers: int = STRANGERS,
         stranger: Callable[[socket.socket], bool] | None = None,
     ) -> None:
-        """`fair_s`: see FAIR_S; who is silent has no longer than that either. `stranger`: whether a connection is of
-        another user; by default the kernel is asked."""
+        """`fair_s`: see FAIR_S; who is silent has no longer than that either. `strangers`: so many of them at most.
+        `stranger`: whether a connection is of another user; by default the kernel is asked."""
         self._peers = SocketPeers()
         self._is_stranger = stranger or (lambda connection: is_stranger(self._peers.uid_of(connection)))
         self._most = pending
+        self._strangers = strangers
         self._prove_s = prove_s
         self._fair_s = fair_s
         self._pending: dict[Caller, _Pending] = {}  # the oldest first
@@ -119,7 +121,9 @@ class Admission:
                 return
             connection.setblocking(False)
             stranger = self._is_stranger(connection)
-            if stranger and self._too_many([each for each in self._pending.items() if each[1].stranger], STRANGERS):
+            if stranger and self._too_many(
+                [each for each in self._pending.items() if each[1].stranger], self._strangers
+            ):
                 connection.close()
             else:
                 self._greet(connection, (str(address[0]), int(address[1])), stranger)

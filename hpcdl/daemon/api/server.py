@@ -27,7 +27,7 @@ TLS_BUFFER = 8 << 10
 thousand agents, who say a few hundred bytes at a time."""
 
 
-class _Server(uvicorn.Server):
+class AdmittedServer(uvicorn.Server):
     """uvicorn's server, whose connections come in by our admission."""
 
     def __init__(self, config: uvicorn.Config, door: Admission) -> None:
@@ -75,7 +75,7 @@ def make_server(application: Starlette, certificate: Path, key: Path, door: Admi
     )
     config.load()
     config.ssl = server_context(certificate, key)
-    server = _Server(config, door)
+    server = AdmittedServer(config, door)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     return server
 

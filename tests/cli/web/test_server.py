@@ -8,7 +8,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from hpcdl.cli.web.server import CONNECTIONS
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
 from tests.cli.web.site import SOON_S, Site, Visitor, host_of, site, tell, two_jobs
-from tests.security.stranger import UID, WHY_NOT, as_uid
+from tests.security.stranger import UID, WHY_NOT, as_uid, held_by
 from tests.support.ports import free_port
 
 ROUTES = ("/", "/jobs", "/job/1", "/job/1/log", "/node/n1", "/timeline", "/nothing", "/open/", "/open/x")
@@ -246,6 +246,29 @@ def test_another_user_is_refused_on_loopback(fake: FakeDaemon) -> None:
 
         assert through_tls() == "200"
         assert as_uid(UID, through_tls) == "ended"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=WHY_NOT)
+def test_another_users_silent_connections_keep_nobody_out(fake: FakeDaemon) -> None:
+    """More than the server has descriptors for: each is ended before its TLS handshake, and takes nobody's place."""
+    port = int(free_port())
+    few = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))"
+    with site(fake.home, "--port", port, first=few) as found:
+        link = found.next_link()
+        known = Visitor(port, host_of(link))
+
+        def crowd() -> list[socket.socket]:
+            kept = []
+            for number in range(300):
+                with suppress(OSError):  # it was ended so soon
+                    kept.append(socket.create_connection(("127.0.0.1", port), timeout=SOON_S))
+                    kept[-1].sendall(b"\x16\x03\x01\x02\x00\x01\x00"[: number % 8])
+            return kept
+
+        with held_by(UID, crowd):
+            assert known.open(link).status == 200
+            assert "resnet" in known.get("/").text
+            assert len(os.listdir(f"/proc/{found.process.pid}/fd")) < 100
 
 
 def test_without_a_daemon_it_says_so_and_recovers(tmp_path: Path) -> None:
