@@ -164,7 +164,7 @@ class _LogChoice:
         if not self.by_line:
             yield from _pieces(file, begin)
             return
-        chosen, lines = _StreamBytes(file.path, self.stream, begin), LineStream()
+        chosen, lines = StreamBytes(file.path, self.stream, begin), LineStream()
         last = deque[bytes](maxlen=self.lines)
         for piece in chain(_pieces(file, begin), (b"",)):
             kept = self.filter.keep(lines.take(chosen.take(piece), last=not piece))
@@ -191,7 +191,7 @@ class LineStream:
         return [line + b"\n" for line in lines]
 
 
-class _StreamBytes:
+class StreamBytes:
     """Chooses the bytes of one stream of a log, from the byte `at` on: beside it stands where one stream follows the
     other (`Log` of agent/supervisor/output.py). `stream` None: all of them."""
 
@@ -378,7 +378,7 @@ class _FollowedLog:
         self._by_line = choice.by_line
         self._offset = 0 if new else choice.begin(file.path)
         self._tail = choice.lines if choice.by_line and not new else None
-        self._chosen = _StreamBytes(file.path, choice.stream, self._offset)
+        self._chosen = StreamBytes(file.path, choice.stream, self._offset)
         self._stream = LineStream()
 
     def read(self, *, last: bool) -> Iterator[bytes]:

@@ -141,6 +141,7 @@
   const dress = part => {
     part.querySelectorAll("table").forEach(sortable);
     part.querySelectorAll(".zoomable").forEach(zoomable);
+    choices(part);
     part.querySelectorAll(".table").forEach(box => {
       const caption = box.querySelector("caption");
       if (box.scrollWidth > box.clientWidth && caption) {
@@ -182,8 +183,8 @@
       main.querySelectorAll(":scope > [id]").forEach(old => { if (!parts.some(part => part.id === old.id)) old.remove(); });
       parts.forEach(part => {
         const old = document.getElementById(part.id), text = part.outerHTML;
-        const busy = old && (old.contains(document.activeElement) && old.querySelector("#log") || old.querySelector(".brush"));
-        if (!old || (!busy && was.get(part.id) !== text && !part.querySelector("#log"))) {
+        const busy = old && (old.contains(document.activeElement) && part.id === "output" || old.querySelector(".brush"));
+        if (!old || (!busy && was.get(part.id) !== text && part.id !== "log")) {
           if (old) old.replaceWith(part); else if (before) before.after(part); else main.append(part);
           dress(part);
         }
@@ -195,20 +196,48 @@
     } catch { away = "hpcdl web does not answer"; root.classList.add("stale"); }
   };
   const was = new Map();
-  const follow = async log => {
-    try {
-      const answer = await fetch(log.dataset.source + "?after=" + (log.dataset.after || ""));
-      if (answer.ok) {
-        const text = await answer.text(), end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-        if (answer.headers.get("X-Log-Begins")) log.textContent = "";
-        log.dataset.after = answer.headers.get("X-Log-After");
-        if (text) log.append(text);
-        while (log.textContent.length > 400000) log.textContent = log.textContent.slice(-300000);
-        if (end) log.scrollTop = log.scrollHeight;
-      }
-    } catch { /* the page says that nobody answers */ }
-    setTimeout(follow, 1000, log);
+
+  // --- the output of a job: what is chosen of it, as it comes ---
+  const LONGEST = 400000;
+  let output = "", cursor = "", asked = 0;
+  const chosen = {};
+  const draw = (log, more) => {
+    const end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    const only = (chosen.lines || "").toLowerCase();
+    const fits = line => line.toLowerCase().includes(only);
+    if (more && !only) log.append(more);  // what is selected stays so
+    else log.textContent = only ? output.split("\n").filter(fits).join("\n") : output;
+    if (end) log.scrollTop = log.scrollHeight;
   };
+  const choices = part => part.querySelectorAll("#output [name]").forEach(field => {
+    const keep = () => { chosen[field.name] = field.value; kept.set(field.name, field.value); };
+    field.value = kept.get(field.name);
+    if (field.selectedIndex < 0) field.value = "";
+    keep();
+    field.addEventListener("input", () => {
+      keep();
+      const log = document.getElementById("log");
+      if (field.name !== "lines") { output = cursor = ""; read(log); }
+      draw(log);
+    });
+  });
+  const read = async log => {
+    const number = ++asked;  // an answer for what was chosen before is not wanted any more
+    try {
+      const query = new URLSearchParams({ after: cursor, of: chosen.of || "", stream: chosen.stream || "" });
+      const answer = await fetch(log.dataset.source + "?" + query);
+      if (!answer.ok) return;
+      const text = await answer.text();
+      if (number !== asked) return;
+      cursor = answer.headers.get("X-Log-After");
+      if (!text) return;
+      output += text;
+      const long = output.length > LONGEST;
+      if (long) output = output.slice(-0.75 * LONGEST);
+      draw(log, long ? "" : text);
+    } catch { /* the page says that nobody answers */ }
+  };
+  const follow = log => read(log).then(() => setTimeout(follow, 1000, log));
 
   if (main.querySelectorAll("tbody tr").length > 5 && (data.at || data.jobHref)) {
     const first = main.querySelector("header, h1");

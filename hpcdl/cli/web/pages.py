@@ -4,11 +4,9 @@ Each method may be called in any thread. Where the daemon does not answer, the l
 which it was true. No page waits for another's questions, and none asks on after the daemon has left one unanswered.
 """
 
-import os
-import re
-import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -16,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join
 from typing import Any
-from urllib.parse import quote
 
-from hpcdl.cli.logs import LogFile, log_files
+from hpcdl.cli.logs import STDERR, STDOUT, LogFile, log_files
 from hpcdl.cli.params import local_time
+from hpcdl.cli.web.job_log import LogChoice, LogPiece, read_log, streams_apart
 from hpcdl.client import ApiError, Client, ClientError, path_with
 from hpcdl.daemon.clock import WallClock
 from hpcdl.report.history import History
@@ -50,29 +48,12 @@ EVERY_S, EVERY_LARGE_S = 2.0, 10.0
 """A browser asks for a page again so often; for one of more than LARGE GPUs."""
 LARGE = 256
 JOBS = 500
-FIRST, PIECE = 64 << 10, 256 << 10
-"""Bytes of a log: of its end, when a page is opened, and of what came since."""
-
-LINE_S = 2.0
-"""So long the end of a line is waited for."""
 
 Row = Mapping[str, Any]
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
 
 
 class NoPage(Exception):
     """There is no such job or node."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPiece:
-    """What came of a log. `after`: where the next piece begins; `begins`: it is of another file than the last piece."""
-
-    text: str
-    after: str
-    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +171,7 @@ class Pages:
             parts.append(section("curves", "Curves", curves_html(curves)))
         if history.spans:
             parts.append(section("timeline", "On GPUs", lanes(history, shown.local)))
-        names = ", ".join(file.path.name for file in files[-20:])
-        last = f"Followed: {files[-1].path.name} of {names}." if len(files) > 1 else names
-        files_told = note(last or "It has printed nothing yet.")
-        parts.append(
-            section(
-                "output",
-                "Output",
-                f'<pre id="log" class="log" tabindex="0" role="log" aria-label="Output of job {job}" '
-                f'data-source="/job/{job}/log"></pre>{files_told}',
-            )
-        )
+        parts += [self._output(job, files), self._log(job)]
         name = f"job {job}" if row is None else f"job {job}: {row['name']}"
         return self._page(name, answer, shown, [note(trouble), *parts] if trouble else parts)
 
@@ -231,42 +202,9 @@ class Pages:
             parts.append(section("timeline", "Who had them", lanes(history, shown.local)))
         return self._page(node, answer, shown, parts)
 
-    def log(self, job: int, after: str) -> LogPiece:
-        """What came of a job's newest log after `after`, which is a file's name and an offset; "": its end."""
-        files = log_files(self._home, job)
-        if not files:
-            return LogPiece("", "")
-        name, _, offset = after.rpartition(":")
-        newest = files[-1]
-        if quote(newest.path.name) != name or not offset.isdigit():
-            return self._piece(newest, None, begins=True)
-        return self._piece(newest, int(offset[:18]), begins=False)
-
-    @staticmethod
-    def _piece(file: LogFile, offset: int | None, *, begins: bool) -> LogPiece:
-        try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO blocks nobody
-        except OSError:
-            return LogPiece("", "")
-        with open(descriptor, "rb") as opened:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return LogPiece("", "")
-            size = status.st_size
-            if offset is not None and offset > size:
-                offset, begins = 0, True  # it was written anew
-            cut = offset is None and size > FIRST
-            begin = max(0, size - FIRST) if offset is None else offset
-            opened.seek(begin)
-            content = opened.read(PIECE)
-        if cut:
-            skipped = content.find(b"\n") + 1
-            begin, content = begin + skipped, content[skipped:]
-        # A line that is not whole yet waits, unless it is old, or so long that it never will be.
-        whole = content.rfind(b"\n") + 1
-        if (whole or len(content) < PIECE) and WallClock(0.0).now() - status.st_mtime < LINE_S:
-            content = content[:whole]
-        return LogPiece(plain(content), f"{quote(file.path.name)}:{begin + len(content)}", begins)
+    def log(self, job: int, after: str, choice: LogChoice) -> LogPiece:
+        """What came of a job's output: see `read_log`."""
+        return read_log(self._home, job, after, choice)
 
     # --- the daemon ---------------------------------------------------------------------------------------------------
 
@@ -311,6 +249,35 @@ class Pages:
         host = html(answer["status"]["daemon"]["host"], 80)
         head = page_head(title, at, shown, f"hpcdl on {host}")
         return live_document(f"{title[:100]} · hpcdl", [head, *parts], at, shown)
+
+    @staticmethod
+    def _output(job: int, files: Sequence[LogFile]) -> str:
+        """What of the output is shown, chosen by the script, and where the rest is."""
+        attempts = Counter(file.incarnation for file in files)
+        of = [("", "the newest attempt")] if len(files) > 1 else []
+        for attempt in sorted(attempts, reverse=True) if of else ():
+            of.append((str(attempt), f"attempt {attempt}"))
+            nodes = [file.node for file in files if file.incarnation == attempt]
+            of += [(f"{attempt}.{node}", f"attempt {attempt} on {node}") for node in nodes if len(nodes) > 1]
+        streams = [("", "stdout and stderr"), (str(STDOUT), "stdout"), (str(STDERR), "stderr")]
+        found = [("of", "Attempt and node", of), ("stream", "Stream", streams if streams_apart(files) else [])]
+        selects = "".join(
+            f'<select name="{name}" aria-label="{label}">'
+            + "".join(f'<option value="{html(value, 400)}">{html(text, 400)}</option>' for value, text in options)
+            + "</select>"
+            for name, label, options in found
+            if options
+        )
+        lines = '<input type="search" name="lines" placeholder="only lines with …" aria-label="Only lines with">'
+        told = f"What was printed last; hpcdl logs {job} prints all of it." if files else "It has printed nothing yet."
+        return section("output", "Output", f'<div class="tools">{selects}{lines}</div>{note(told)}')
+
+    @staticmethod
+    def _log(job: int) -> str:
+        return (
+            f'<pre id="log" class="log" tabindex="0" role="log" aria-label="Output of job {job}" '
+            f'data-source="/job/{job}/log"></pre>'
+        )
 
     @staticmethod
     def _facts(row: Row, why: Row, at: float, shown: PageState) -> str:
@@ -387,10 +354,3 @@ def _part(
         jobs=tuple(each for each in history.jobs if each.id in jobs),
         warm=tuple(each for each in history.warm if job in (None, each.job) and node in (None, each.node)),
     )
-
-
-def plain(content: bytes) -> str:
-    """Output as text: of a line that was written over and over its last state, and no colours or control characters."""
-    text = _ANSI.sub("", content.decode("utf-8", "replace").replace("\r\n", "\n"))
-    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _UNSEEN.sub("\ufffd", "\n".join(lines))

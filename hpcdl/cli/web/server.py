@@ -29,7 +29,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hpcdl.cli.web.pages import LogPiece, NoPage, Pages
+from hpcdl.cli.web.job_log import LogChoice, LogPiece
+from hpcdl.cli.web.pages import NoPage, Pages
 from hpcdl.cli.web.sessions import LIFE_S, WebSessions
 from hpcdl.daemon.api.admission import Admission, is_stranger
 from hpcdl.daemon.api.server import AdmittedServer
@@ -167,10 +168,9 @@ def application(pages: Pages) -> Starlette:
         return answer
 
     async def log(request: Request) -> Response:
-        after = request.query_params.get("after", "")
-        piece: LogPiece = await _in_thread(pages.log, request.path_params["job"], after)
-        headers = {"X-Log-After": piece.after} | ({"X-Log-Begins": "1"} if piece.begins else {})
-        return PlainTextResponse(piece.text, headers=headers)
+        after, of, stream = (request.query_params.get(name, "") for name in ("after", "of", "stream"))
+        piece: LogPiece = await _in_thread(pages.log, request.path_params["job"], after, LogChoice.of(of, stream))
+        return PlainTextResponse(piece.text, headers={"X-Log-After": piece.after})
 
     async def not_found(request: Request, error: Exception) -> Response:
         return _plain(404, "There is no such page.")

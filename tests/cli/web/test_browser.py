@@ -239,10 +239,24 @@ def test_a_log_is_followed(scene: Scene, window: Window) -> None:
     page.wait_for_url("**/job/1")
     until(page, "document.querySelector('#log').textContent.includes('onerror=alert(1)> first')")
     assert page.locator("#log img").count() == 0
+    assert page.locator("#output select").count() == 0
     with log.open("ab") as file:
         file.write(b"\x1b[31msecond\x1b[0m\n")
     until(page, "document.querySelector('#log').textContent.endsWith('first\\nsecond\\n')")
     assert "job 1 holds n1:0" in page.locator("#facts").inner_text()
+    # Another attempt follows, and the first one can be chosen; what is chosen is kept.
+    (folder / "2.n1.log").write_bytes(b"[rank0]: third\n[rank1]: fourth\n")
+    until(page, "document.querySelector('#log').textContent.includes('second\\n\\n==> attempt 2 on n1 <==\\n[rank0]')")
+    page.get_by_label("Only lines with").fill("RANK1")
+    until(page, "document.querySelector('#log').textContent === '[rank1]: fourth'")
+    page.get_by_label("Only lines with").fill("")
+    page.get_by_label("Attempt and node").select_option("attempt 1")
+    until(page, "document.querySelector('#log').textContent.endsWith('first\\nsecond\\n')")
+    assert "third" not in page.locator("#log").inner_text()
+    page.reload()
+    until(page, "document.querySelector('#log').textContent.endsWith('second\\n')")
+    page.get_by_label("Attempt and node").select_option("the newest attempt")
+    until(page, "document.querySelector('#log').textContent.endsWith('fourth\\n')")
 
 
 def test_the_daemon_goes_and_comes(scene: Scene, window: Window) -> None:

@@ -1,0 +1,156 @@
+"""A job's output as `hpcdl web` follows it: what came of its log files since a browser asked last.
+
+A browser shows one attempt on all nodes or on one, or follows the newest; it keeps a cursor, which names the files that
+are read on and how far each was read. Where another file than before speaks, a line names it, as in `hpcdl logs`.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from hpcdl.cli.logs import STDERR, STDOUT, STREAMS, LogFile, StreamBytes, log_files
+from hpcdl.daemon.clock import WallClock
+
+FIRST, PIECE = 64 << 10, 256 << 10
+"""Bytes of logs: of their ends, when a page is opened, and of what came since."""
+
+LEAST = 4 << 10
+"""Of each file so much at least, however many there are."""
+
+NODES = 100
+"""Files of one attempt that are followed together."""
+
+LINE_S = 2.0
+"""So long the end of a line is waited for."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """What of a job's output is shown: of one attempt or, by None, of the newest and those that follow; on one node
+    or, by None, on all; of one stream or, by None, of both, as far as they were kept apart."""
+
+    attempt: int | None = None
+    node: str | None = None
+    stream: int | None = None
+
+    @classmethod
+    def of(cls, files: str, stream: str) -> "LogChoice":
+        """By `ATTEMPT` or `ATTEMPT.NODE`, and the number of a stream; "" and what is neither choose nothing."""
+        attempt, _, node = files.partition(".")
+        number = int(attempt) if re.fullmatch("[0-9]{1,9}", attempt) else None
+        return cls(number, node or None, {str(each): each for each in (STDOUT, STDERR)}.get(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What came, and the cursor after it."""
+
+    text: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    text: str
+    offset: int  # behind it
+    whole: bool  # nothing is left
+
+
+def read_log(home: Path, job: int, after: str, choice: LogChoice) -> LogPiece:
+    """What came after a cursor; "": the ends of the files."""
+    files = log_files(home, job, choice.attempt, choice.node)
+    if not files:
+        return LogPiece("", "")
+    offsets, spoke = _parse(after)
+    newest = max(file.incarnation for file in files)
+    # What the attempt before said last, and a short attempt between two questions, are not passed over.
+    oldest = min((file.incarnation for file in files if file.path.name in offsets), default=newest)
+    read = _chosen(files, oldest)
+    parts: list[str] = []
+    cursor: dict[str, int] = {}
+    unfinished = newest
+    for file in read:
+        name = file.path.name
+        got = _read(file, offsets.get(name), choice.stream, len(read))
+        if got.text:
+            if len(files) > 1 and spoke != name:
+                head = f"==> attempt {file.incarnation} on {plain(os.fsencode(file.node))} <==\n"
+                parts.append(f"\n{head}" if spoke else head)
+            parts.append(got.text)
+            spoke = name
+        cursor[name] = got.offset
+        if not got.whole:
+            unfinished = min(unfinished, file.incarnation)
+    kept = {file.path.name: cursor[file.path.name] for file in read if file.incarnation >= unfinished}
+    return LogPiece("".join(parts), _cursor(kept, spoke))
+
+
+def _chosen(files: Sequence[LogFile], oldest: int) -> list[LogFile]:
+    by_attempt: dict[int, list[LogFile]] = {}
+    for file in files:
+        if file.incarnation >= oldest:
+            by_attempt.setdefault(file.incarnation, []).append(file)
+    return [file for each in by_attempt.values() for file in each[:NODES]]
+
+
+def _parse(after: str) -> tuple[dict[str, int], str]:
+    """The offsets of a cursor, by files' names, and whose text came last; of what is no cursor nothing."""
+    last, _, rest = after.partition(";")
+    pairs = (each.rpartition(":") for each in rest.split(","))
+    offsets = {unquote(name): int(offset) for name, _, offset in pairs if re.fullmatch("[0-9]{1,18}", offset)}
+    return offsets, unquote(last)
+
+
+def _cursor(offsets: Mapping[str, int], spoke: str) -> str:
+    return f"{quote(spoke)};" + ",".join(f"{quote(name)}:{offset}" for name, offset in offsets.items())
+
+
+def _read(file: LogFile, offset: int | None, stream: int | None, of: int) -> _Read:
+    """From `offset`, or of its end where that is None; `of`: so many files share what is read at once."""
+    nothing = _Read("", offset or 0, whole=True)
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO blocks nobody
+    except OSError:
+        return nothing
+    first, piece = max(LEAST, FIRST // of), max(LEAST, PIECE // of)
+    with open(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return nothing
+        size = status.st_size
+        if offset is not None and offset > size:
+            offset = 0  # it was written anew
+        cut = offset is None and size > first
+        begin = max(0, size - first) if offset is None else offset
+        opened.seek(begin)
+        content = opened.read(piece)
+    if cut:
+        skipped = content.find(b"\n") + 1
+        begin, content = begin + skipped, content[skipped:]
+    # A line that is not whole yet waits, unless it is old, or so long that it never will be.
+    lines = content.rfind(b"\n") + 1
+    if (lines or len(content) < piece) and WallClock(0.0).now() - status.st_mtime < LINE_S:
+        content = content[:lines]
+    end = begin + len(content)
+    if stream is not None and file.path.with_suffix(STREAMS).is_file():
+        content = StreamBytes(file.path, stream, begin).take(content)
+    return _Read(plain(content), end, whole=end >= size)
+
+
+def streams_apart(files: Sequence[LogFile]) -> bool:
+    """Whether stdout and stderr of any of these were kept apart."""
+    return any(file.path.with_suffix(STREAMS).exists() for file in files)
+
+
+def plain(content: bytes) -> str:
+    """Output as text: of a line that was written over and over its last state, and no colours or control characters."""
+    text = _ANSI.sub("", content.decode("utf-8", "replace").replace("\r\n", "\n"))
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _UNSEEN.sub("\ufffd", "\n".join(lines))
