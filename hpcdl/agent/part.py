@@ -501,7 +501,9 @@ class AgentPart:
             log.info("%s was started before", self)
         except (StartRefusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
             log.warning("%s cannot be started: %s", self, error)
-            self._report_exit(ev.Exited(**self.names, hint=Cause.INFRASTRUCTURE, detail=str(error)[:500]))
+            permanent = isinstance(error, run_folder.CheckpointFolderError) and error.permanent
+            why = str(error)[:500]
+            self._report_exit(ev.Exited(**self.names, hint=Cause.INFRASTRUCTURE, detail=why, permanent=permanent))
             return
         self.stage = Stage.FOLLOWED
 

@@ -33,6 +33,19 @@ PROGRAM = "hpcdl.agent.supervisor"
 DAMAGED, DAMAGED_KEPT = "damaged", 20
 Child = subprocess.Popen[bytes]
 _NAME = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
+_PERMANENT = frozenset({
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP),
+    errno.ENAMETOOLONG,
+})  # fmt: skip
+"""Why a folder cannot be made that no other attempt changes; a full disk, or a server that is away, may pass."""
+
+
+class CheckpointFolderError(OSError):
+    """A job's checkpoint folder cannot be made. `permanent`: nor can it in a while."""
+
+    def __init__(self, folder: str, error: OSError) -> None:
+        super().__init__(f"the checkpoint folder {folder} cannot be made: {error.strerror or error}")
+        self.permanent = error.errno in _PERMANENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,10 @@ def _make_folders(start: Start) -> None:
     if start.log:
         make_private_folder(Path(start.log).parent)
     if start.checkpoint_dir is not None:
-        os.makedirs(start.checkpoint_dir, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(start.checkpoint_dir, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise CheckpointFolderError(start.checkpoint_dir, error) from error
 
 
 def _spawn(folder: Path, held: int, stderr: int) -> "subprocess.Popen[bytes]":

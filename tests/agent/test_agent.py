@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.agent import run_folder
 from hpcdl.agent.start_request import with_stubs
 from hpcdl.agent.supervisor import processes
 from hpcdl.wire import messages as msg
@@ -170,6 +172,22 @@ def test_a_command_that_is_not_there(daemon: Daemon, agents: Agents) -> None:
     exited = daemon.wait("Exited", 1)
     assert (exited.code, exited.hint) == (127, None)
     assert "not found" in exited.detail
+
+
+def test_a_checkpoint_folder_that_cannot_be_made(daemon: Daemon, agents: Agents, home: Path) -> None:
+    agents.start()
+    (home / "file").write_text("")
+    folder = str(home / "file" / "checkpoints")
+    daemon.ask("start", 1, gpus=(0,), spec=spec_of(), checkpoint_dir=folder)
+    daemon.wait("GpusFreed", 1)
+    exited = daemon.wait("Exited", 1)
+    assert (exited.hint, exited.permanent) == ("infrastructure", True)
+    assert exited.detail == f"the checkpoint folder {folder} cannot be made: Not a directory"
+
+
+def test_a_full_disk_may_pass() -> None:
+    full, wrong = (run_folder.CheckpointFolderError("/c", OSError(code, "x")) for code in (errno.ENOSPC, errno.EACCES))
+    assert (full.permanent, wrong.permanent) == (False, True)
 
 
 def test_after_a_bye_the_agent_ends(daemon: Daemon, agents: Agents) -> None:

@@ -331,7 +331,12 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     if waits := waiting_why(world, job):
         return waits
     if job.failures.retry_at > now and job.running is None:  # running: the clock was set back
-        return f"pauses after {count(job.failures.repeats, 'equal failure')}: {job.last.detail}"
+        failures = (
+            count(job.failures.repeats, "equal failure")
+            if job.failures.repeats >= job.fruitless
+            else f"{count(job.fruitless, 'failure')} without a new checkpoint"
+        )
+        return f"pauses after {failures}: {job.last.detail}"
     return ""
 
 

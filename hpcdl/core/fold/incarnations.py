@@ -310,6 +310,7 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         repeats=event.repeats,
         kept=event.kept,
         older=event.older,
+        permanent=event.permanent,
         exited_at=at,
         # At the gate no GPU is held, so the end of the processes is all there is to wait for.
         freed=incarnation.placement is None,
@@ -416,6 +417,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         last=LastAttempt(event.cause, event.detail, event.code, incarnation.placement),
         progress=changed(job.progress, step=event.step),
         verdict=None if event.final is None else Verdict(event.final, event.final_detail),
+        fruitless=event.fruitless,
     )
 
 

@@ -390,6 +390,8 @@ class Exited(Report):
     kept: str = ""
     """The checkpoint that its program wrote by itself since it was asked to go; `older`: the newest since its start."""
     older: str = ""
+    permanent: bool = False
+    """Another start comes no further: what it needs cannot be made there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +465,8 @@ class LeftBehind(IncarnationEvent):
 @dataclass(frozen=True, slots=True)
 class IncarnationEnded(IncarnationEvent):
     """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
-    `final`: what the job becomes once nothing of it is left, or None: it goes on.
+    `final`: what the job becomes once nothing of it is left, or None: it goes on. `fruitless`: so many of its attempts
+    in a row, with this one, failed by no error of its program's and got no further.
     """
 
     cause: Cause
@@ -474,6 +477,7 @@ class IncarnationEnded(IncarnationEvent):
     retry_at: float = 0.0
     final: JobState | None = None
     final_detail: str = ""
+    fruitless: int = 0
 
     @property
     def signature(self) -> str:

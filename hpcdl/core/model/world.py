@@ -146,6 +146,7 @@ class Job:
     out_of_time: bool = False  # it has reached its time limit
     gpu_memory_mib: int | None = None  # the most that was measured of it on a GPU; None: nobody measured
     retried_at: float | None = None  # of one that waits for batch jobs: its last retry; None: never
+    fruitless: int = 0  # attempts in a row that failed by no error of its program's and got no further
 
     @property
     def identity(self) -> str:

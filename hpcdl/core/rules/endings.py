@@ -32,10 +32,11 @@ STALE_EXIT = 75
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How failures are treated. Those that are the same at the same step are counted."""
+    """How failures are treated. Counted are those that are the same at the same step, and those that are no error of
+    its program's and between which it got no further, the same or not."""
 
-    poison_limit: int = 3  # so many end the job
-    poison_limit_infrastructure: int = 50  # so many do where they are not the job's doing
+    poison_limit: int = 3  # so many that are the same end the job
+    poison_limit_infrastructure: int = 50  # so many do where they are not the job's doing, or differ
     pause_s: float = 1.0  # seconds that the next start waits from the second on, doubled each time
     pause_max_s: float = 30.0  # the longest of these pauses, seconds
 
@@ -204,17 +205,39 @@ def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Ru
     )
     if incarnation.placement is None:
         return event
+    event = replace(event, fruitless=_fruitless(job, incarnation, cause))
     again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))
-    if cause in FAILURES and again > 1:
-        event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(again - 2, 16)))
-    final, why = _final(job, event, again, rules)
+    pauses = again if cause is Cause.USER_ERROR else max(again, event.fruitless)
+    if cause in FAILURES and pauses > 1:
+        event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16)))
+    permanent = any(part.permanent for part in incarnation.parts)
+    final, why = _final(job, event, again, permanent, rules)
     return replace(event, final=final, final_detail=why)
 
 
-def _final(job: Job, ended: IncarnationEnded, again: int, rules: Rules) -> tuple[JobState | None, str]:
-    """What the job becomes after this end, or None where it goes on. `again`: how often it ended in this way."""
+def _fruitless(job: Job, incarnation: Incarnation, cause: Cause) -> int:
+    """How many attempts in a row failed without getting further, this one included: their restarts must have an end,
+    however their failures differ. Errors of the program are bounded by its retries."""
+    before = 0 if _got_further(job, incarnation) else job.fruitless
+    return before + (cause in FAILURES and cause is not Cause.USER_ERROR)
+
+
+def _got_further(job: Job, incarnation: Incarnation) -> bool:
+    """Whether the next attempt begins at a later step than this one did; of what its program saves by itself nothing is
+    known, and each step may count."""
+    begun, saved = incarnation.progress, incarnation.checkpoint
+    if saved is not None:
+        return begun is None or saved.step > begun.ready_step
+    if begun is None or (job.spec.resumes is None and not has_own_handler(job)):
+        return False
+    return begun.step > begun.ready_step
+
+
+def _final(job: Job, ended: IncarnationEnded, again: int, permanent: bool, rules: Rules) -> tuple[JobState | None, str]:
+    """What the job becomes after this end, or None where it goes on. `again`: how often it ended in this way;
+    `permanent`: its agent knows that it will again."""
     if ended.cause is Cause.DONE:
         return JobState.DONE, ended.detail
     if job.cancelling or ended.cause is Cause.CANCELLED:
@@ -226,8 +249,11 @@ def _final(job: Job, ended: IncarnationEnded, again: int, rules: Rules) -> tuple
         return JobState.FAILED, f"{ended.detail}{spent}"
     if ended.cause not in FAILURES:
         return None, ""
-    own = ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.STALLED)
+    own = permanent or ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.STALLED)
     if again >= (rules.poison_limit if own else rules.poison_limit_infrastructure):
         where = "" if ended.reached is None else f" at step {ended.reached}"
         return JobState.FAILED, f"{POISON}: {again} times the same{where}: {ended.detail}"
+    if ended.fruitless >= rules.poison_limit_infrastructure:
+        where = "a checkpoint" if ended.step is None else f"a checkpoint after step {ended.step}"
+        return JobState.FAILED, f"{POISON}: {ended.fruitless} failures without {where}, at last: {ended.detail}"
     return None, ""

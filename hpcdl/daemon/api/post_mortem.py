@@ -12,6 +12,7 @@ from typing import Any
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.incarnation import Cause, Purpose
+from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, JobState
 
@@ -24,6 +25,7 @@ _NEXT = {
     Cause.PREEMPTED: "hpcdl retry {id} runs it again",
     Cause.WALLTIME: "hpcdl retry {id} runs it again",
 }
+_LASTING = "hpcdl logs {id} shows what it printed; once the reason is mended, hpcdl retry {id} runs it again"
 _FOR = {
     Purpose.RESCALE: "to go on with other GPUs",
     Purpose.PREEMPT: "for other jobs",
@@ -154,5 +156,6 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
     if past.lost_steps:
         lines.append(f"lost {count(past.lost_steps, 'step')}, {seconds_text(past.lost_s)} of training, to other ends")
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
-        lines.append(_NEXT[job.last.cause].format(id=job.id))
+        poisoned = job.last.detail.startswith(POISON) and job.last.cause is Cause.INFRASTRUCTURE
+        lines.append((_LASTING if poisoned else _NEXT[job.last.cause]).format(id=job.id))
     return lines

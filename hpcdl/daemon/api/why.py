@@ -283,7 +283,8 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         )
     if job.failures.total:
         used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""
-        lines.append(count(job.failures.total, "failure") + used)
+        row = f"; the last {job.fruitless} without a new checkpoint between" if job.fruitless > 1 else ""
+        lines.append(count(job.failures.total, "failure") + used + row)
     if not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines

@@ -272,6 +272,75 @@ def test_another_step_or_code_is_another_failure() -> None:
         assert (job.outcome, job.failures.repeats) == (None, 1)
 
 
+def killed(draft: Draft, step: int, saved: int | None = None, rules: Rules | None = None, **how: object) -> Job:
+    """An attempt of job 1 that goes on at its last checkpoint, saves once more or not, and is killed at a step."""
+    number, begun = draft.world.jobs[1].last_incarnation + 1, draft.world.jobs[1].progress.saved_step or 0
+    draft.add(ev.StartRequested(1, number, ("n1",), PLACED), 1.0)
+    draft.add(ev.TrainerReady(1, number, 1, "n1", step=begun), 1.0)
+    draft.add(ev.Progressed(1, number, 1, "n1", step=step), 1.0)
+    if saved is not None:
+        draft.add(ev.Saved(1, number, 1, "n1", step=saved), 1.0)
+    exited = {"signal": "SIGKILL"} | how
+    draft.add(ev.Exited(1, number, 1, "n1", step=step, **exited), 1.0)  # type: ignore[arg-type]
+    draft.add(ev.GpusFreed(1, number, 1, "n1"), 1.0)
+    while events := conclusions(draft.world, [1], 1.0, rules or Rules()):
+        for event in events:
+            draft.add(event, 1.0)
+    return draft.world.jobs[1]
+
+
+def test_failures_that_differ_end_a_job_that_gets_no_further() -> None:
+    """Killed at another step each time, it would be started again for ever."""
+    draft, rules = draft_of(0), Rules(poison_limit_infrastructure=10)
+    for step in range(5, 13):
+        assert killed(draft, step, rules=rules).outcome is None
+    assert killed(draft, 13, saved=10, rules=rules).fruitless == 1  # this attempt got further
+    for step in range(14, 22):
+        job = killed(draft, step, rules=rules)
+        assert (job.outcome, job.failures.repeats) == (None, 1)
+    assert (job.fruitless, job.failures.retry_at) == (9, 1.0 + 30.0)
+    job = killed(draft, 22, rules=rules, signal="SIGTERM", hint=Cause.OUT_OF_MEMORY)
+    assert (job.outcome, job.last.detail) == (
+        JobState.FAILED,
+        "poison guard: 10 failures without a checkpoint after step 10, at last: ended by SIGTERM",
+    )
+    draft.add(ev.JobRetried(1, 0, job.failures.total), 2.0)
+    assert killed(draft, 23, rules=rules).fruitless == 1
+
+
+def test_a_job_that_gets_further_may_be_killed_as_often_as_it_likes() -> None:
+    draft = draft_of(0)
+    for number in range(1, 300):
+        job = killed(draft, number * 10 + 5, saved=number * 10)
+        assert (job.outcome, job.fruitless) == (None, 1)
+    assert job.failures.total == 299
+
+
+def test_what_is_no_failure_neither_counts_nor_hides_those_before() -> None:
+    draft, rules = draft_of(9), Rules(poison_limit_infrastructure=3)
+    for how in ({}, {"signal": "SIGUSR2", "hint": Cause.PREEMPTED}, {"signal": None, "code": 3}, {}):
+        job = killed(draft, 5, rules=rules, **how)
+        assert job.outcome is None
+    assert (job.fruitless, job.failures.repeats) == (2, 1)
+    assert killed(draft, 5, rules=rules, signal="SIGBUS", hint=Cause.INFRASTRUCTURE).outcome is JobState.FAILED
+
+
+@pytest.mark.parametrize(("more", "fruitless"), [({}, 9), ({"resumes": "out-*"}, 1), ({"signal": "hf"}, 1)])
+def test_of_what_a_program_saves_by_itself_nothing_is_known(more: dict[str, object], fruitless: int) -> None:
+    draft = Draft(World())
+    draft.add(ev.JobSubmitted(1, replace(JobSpec(("train",), "j"), **more), "r"), 0.0)  # type: ignore[arg-type]
+    for step in range(1, 10):
+        job = killed(draft, step)
+    assert job.fruitless == fruitless
+
+
+def test_what_another_start_cannot_mend_ends_the_job_early() -> None:
+    draft, no = draft_of(0), {"signal": None, "hint": Cause.INFRASTRUCTURE, "detail": "no folder", "permanent": True}
+    assert [killed(draft, 5, **no).outcome for _ in range(3)] == [None, None, JobState.FAILED]
+    assert draft.world.jobs[1].last.detail == "poison guard: 3 times the same at step 5: no folder"
+    assert draft.world.jobs[1].last.cause is Cause.INFRASTRUCTURE
+
+
 def test_stale_claims_do_not_spend_retries() -> None:
     draft = draft_of(0)
     number = 1

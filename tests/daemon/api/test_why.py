@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hpcdl.core.controller.view_builder import blocked_why
 from hpcdl.core.model.incarnation import (
     Cause,
     DurableCheckpoint,
@@ -184,6 +185,21 @@ def test_who_wants_a_suspend_is_told() -> None:
     assert told(Purpose.STOP) == begin + "the daemon was stopped; its agent has not reported how that ended"
     assert told(Purpose.RESCALE, held=True) == begin + "its user holds it"
     assert told(Purpose.RESCALE) == begin + "will move to 4 GPUs"
+
+
+def test_a_job_that_is_started_again_and_again_is_told() -> None:
+    often = job(last=LastAttempt(Cause.INFRASTRUCTURE, "killed"), failures=FailureHistory(9), fruitless=7)
+    assert "9 failures; the last 7 without a new checkpoint between" in details(often)
+    once = job(last=LastAttempt(Cause.INFRASTRUCTURE, "killed"), failures=FailureHistory(9), fruitless=1)
+    assert "without a new checkpoint" not in details(once)
+
+
+def test_a_pause_between_failures_that_differ_is_told() -> None:
+    pausing = FailureHistory(9, repeats=1, signature="x", retry_at=120.0)
+    often = job(last=LastAttempt(Cause.INFRASTRUCTURE, "killed"), failures=pausing, fruitless=7)
+    assert blocked_why(HERE, often, 100.0) == "pauses after 7 failures without a new checkpoint: killed"
+    alike = replace(often, failures=replace(pausing, repeats=7))
+    assert blocked_why(HERE, alike, 100.0) == "pauses after 7 equal failures: killed"
 
 
 def test_no_more_retries_are_used_than_there_are() -> None:
