@@ -20,6 +20,10 @@ _CANNOT = re.compile(
     r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?\s(--pty|--multi-prog|--container[\w-]*|--het-group|--pack-group|--bcast|--x11"
     r"|--erf_input|-U|:)(?=[\s=]|$)"
 )
+_VISIBLE = re.compile(
+    r"(?<![\w-])CUDA_VISIBLE_DEVICES=[\"']?(?:(\d[\d,]*)|\$(?!\{?(?:\w+_VISIBLE_DEVICES|HPCDL_))[\w({]+)"
+)
+"""GPUs that a script chooses by their numbers, written or in a variable."""
 _NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d+)\b"
 
 
@@ -50,12 +54,20 @@ def calls_jsrun(text: str) -> bool:
     return any(match[1] == "jsrun" for match in _TASKS.finditer(code_of(text)))
 
 
-def doubts(text: str, file: str, nodes: int, said: str) -> Iterator[IgnoredOption]:
+def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Iterator[IgnoredOption]:
     """What in a script would not do inside a job what it does in a batch job. `said`: the option that says `nodes`."""
     code = code_of(text)
 
-    def at(place: int, what: str, why: str, how: str) -> IgnoredOption:
-        return IgnoredOption(f"{file}:{code.count(chr(10), 0, place) + 1}", what, why, doubt=True, how=how)
+    def at(place: int, what: str, why: str, how: str, needs: str = "") -> IgnoredOption:
+        return IgnoredOption(f"{file}:{code.count(chr(10), 0, place) + 1}", what, why, doubt=True, how=how, needs=needs)
+
+    steps = starts_tasks(text)
+    for match in _VISIBLE.finditer(code):
+        line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if match[1] and steps and not _TASKS.search(line):
+            continue  # srun and jsrun take such numbers for places among the job's GPUs
+        why = "those may be another job's: hpcdl sets CUDA_VISIBLE_DEVICES, leave it as it is"
+        yield at(match.start(), match[0], why, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
 
     for match in _CANNOT.finditer(code):
         what = "a part of a heterogeneous job" if match[1] == ":" else match[1]
@@ -100,6 +112,8 @@ def _of_srun(line: str, nodes: int, tasks: int) -> int | None:
     if match := re.search(r"(?:--gpus|\s-G)" + _NUMBER, line):
         return -(-int(match[1]) // nodes)
     if match := re.search(r"--gpus-per-task" + _NUMBER, line):
+        if each := re.search(r"--n?tasks-per-node[= ]\s*(\d+)\b", line):
+            return int(match[1]) * int(each[1])
         own = re.search(r"(?:--ntasks|\s-n)[= ]?\s*(\d+)\b", line)
         return -(-int(match[1]) * (int(own[1]) if own else tasks) // nodes)
     return None

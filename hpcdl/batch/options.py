@@ -74,6 +74,9 @@ def option_table(names: Mapping[Reason, str], flags: str) -> dict[str, SubmitOpt
     return {name: SubmitOption(why, name not in plain) for why, text in names.items() for name in text.split()}
 
 
+IGNORED = "is ignored"
+
+
 @dataclass(frozen=True, slots=True)
 class IgnoredOption:
     """What hpcdl leaves out of the script's wishes, or does another way, and why. `doubt`: as a Reason's."""
@@ -82,7 +85,7 @@ class IgnoredOption:
     said: str
     why: str
     doubt: bool = False
-    how: str = "is ignored"
+    how: str = IGNORED
     needs: str = ""
     """What each node must have for nothing to be lost: `TYPE` of a GPU, or an expression of such and numbers."""
 

@@ -229,7 +229,7 @@ class SubmitCommand(ABC):
         ignored = [
             replace(each, doubt=not stays, needs="") if each.needs == ONE_NODE else each for each in asked.ignored
         ]
-        return replace(asked, gpus=gpus, ignored=(*ignored, *launches.doubts(text, name, nodes, said)))
+        return replace(asked, gpus=gpus, ignored=(*ignored, *launches.doubts(text, name, nodes, gpus, said)))
 
     def tasks_of(self, batch: BatchScript, nodes: int) -> BatchTasks | None:
         """How the script of a job on so many nodes is run; None: as any other command."""

@@ -43,11 +43,22 @@ def test_comments_and_continued_lines() -> None:
         ("echo no salloc here", 1, []),
         ("./flux-train/run.sh", 1, []),
         ("ssh-keyscan h\nsrun x", 2, []),
+        ("export CUDA_VISIBLE_DEVICES=0,1\nsrun python x.py", 1, []),
+        ("export CUDA_VISIBLE_DEVICES=0,1\npython x.py", 1,
+         ["train.sh:1: CUDA_VISIBLE_DEVICES=0,1 takes GPUs by their numbers: those may be another job's"]),
+        ("for i in 0 1; do CUDA_VISIBLE_DEVICES=$i python x.py & done", 1,
+         ["train.sh:1: CUDA_VISIBLE_DEVICES=$i takes GPUs by their numbers: those may be another job's"]),
+        ("srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python x.py'", 1,
+         ["train.sh:1: CUDA_VISIBLE_DEVICES=$SLURM_LOCALID takes GPUs by their numbers: those may be another job's"]),
+        ("srun sh -c 'CUDA_VISIBLE_DEVICES=0 python x.py'", 1,
+         ["train.sh:1: CUDA_VISIBLE_DEVICES=0 takes GPUs by their numbers: those may be another job's"]),
+        ("python x.py # CUDA_VISIBLE_DEVICES=0\nexport CUDA_VISIBLE_DEVICES=$HPCDL_GPUS", 1, []),
+        ("env NV=$CUDA_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES= python x.py", 1, []),
     ],
 )  # fmt: skip
 def test_what_is_in_doubt(script: str, nodes: int, said: list[str]) -> None:
     found = [str(each).partition(": hpcdl")[0].partition(": with")[0].partition(": it")[0]
-             for each in doubts(script, "train.sh", nodes, "train.sh:2: -N 2")]  # fmt: skip
+             for each in doubts(script, "train.sh", nodes, 2, "train.sh:2: -N 2")]  # fmt: skip
     assert found == said
 
 
@@ -58,6 +69,8 @@ def test_what_is_in_doubt(script: str, nodes: int, said: list[str]) -> None:
         ("srun --gpus-per-node a100:2 python x.py", 2, 2, 2),
         ("srun -n 8 --gpus-per-task=1 python x.py", 2, 1, 4),
         ("srun --gpus-per-task=2 python x.py", 2, 4, 4),
+        ("srun -N2 --ntasks-per-node=8 --gpus-per-task=1 python x.py", 2, 2, 8),
+        ("srun --tasks-per-node 4 -c7 --gpus-per-task=1 python x.py", 2, 2, 4),
         ("srun -G 8 python x.py\nsrun --gres=gpu:1 y", 2, 2, 4),
         ("srun python x.py --gpus-per-nodes", 1, 1, None),
         ("jsrun -n 4 -a 1 -g 1 -c 7 python x.py", 2, 2, 2),

@@ -158,9 +158,17 @@ class NodeTasks:
 
     def _environment(self, task: Mapping[str, Any]) -> dict[str, str]:
         mine = {**self._base, **task["variables"]}
-        seen = [each for each in mine.get(OF_THE_NODE[0], "").split(",") if each]
+        visible = mine.get(OF_THE_NODE[0], "")
+        granted = [each for each in mine.get("HPCDL_GPUS", "").split(",") if each]
+        # A script that says 0,1 means the first two of its job, as where the batch system hides all others.
+        seen = [
+            granted[int(each)] if each not in granted and each.isdecimal() and int(each) < len(granted) else each
+            for each in visible.split(",")
+            if each
+        ]
         if task["gpus"] is not None and seen:
-            chosen = ",".join(seen[index] for index in task["gpus"] if index < len(seen))
+            seen = [seen[index] for index in task["gpus"] if index < len(seen)]
+        if (chosen := ",".join(seen)) != visible:
             mine.update((name, chosen) for name in OF_THE_NODE if name in mine)
         return mine
 

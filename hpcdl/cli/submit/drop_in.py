@@ -17,7 +17,7 @@ import click
 
 from hpcdl.batch import features
 from hpcdl.batch.features import Node
-from hpcdl.batch.options import BadLine, IgnoredOption, NotForHpcdl
+from hpcdl.batch.options import IGNORED, BadLine, IgnoredOption, NotForHpcdl
 from hpcdl.batch.script import BatchScript, command_named, read_file, read_stdin, text_of
 from hpcdl.cli.output import say
 from hpcdl.cli.submit import dependencies
@@ -58,7 +58,8 @@ def batch_of(
             if not each.needs:
                 raise NotForHpcdl(str(each))
             if not features.met(each.needs, nodes()):
-                raise NotForHpcdl(f"{each.where}: {each.said}: not every node of hpcdl is so")
+                unlike = f"{each.where}: {each.said}: not every node of hpcdl is so"
+                raise NotForHpcdl(unlike if each.how == IGNORED else str(each))
             met.append(each)
     left = tuple(each for each in batch.asked.ignored if each not in met)
     return replace(batch, asked=replace(batch.asked, ignored=left))

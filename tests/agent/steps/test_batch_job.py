@@ -156,6 +156,19 @@ echo in | srun -n1 cat
     assert "hpcdl: srun: --pty: hpcdl has no terminal inside a job\n" in err
 
 
+def test_numbers_of_gpus_are_places_among_the_jobs_own(one: Machine) -> None:
+    """As where a batch system hides all others; taken as CUDA does, they would be another job's GPUs."""
+    script = """#!/bin/bash
+export CUDA_VISIBLE_DEVICES=0,1
+srun -n1 sh -c 'echo $CUDA_VISIBLE_DEVICES'
+srun -n1 --gres=gpu:1 sh -c 'echo $CUDA_VISIBLE_DEVICES'
+CUDA_VISIBLE_DEVICES=1 srun -n1 sh -c 'echo $CUDA_VISIBLE_DEVICES'
+CUDA_VISIBLE_DEVICES=7 srun -n1 sh -c 'echo $CUDA_VISIBLE_DEVICES'
+"""
+    code, out, err = one.run(script, SLURM, HPCDL_GPUS="n1-a,n1-b")
+    assert (code, out.splitlines(), err) == (0, ["n1-a,n1-b", "n1-a", "n1-b", "7"], "")
+
+
 def test_steps_at_a_time_have_gpus_of_their_own(one: Machine) -> None:
     script = """#!/bin/bash
 for i in 1 2 3; do srun -n1 --gres=gpu:1 --exact sh -c 'mkdir $CUDA_VISIBLE_DEVICES && sleep 0.3 &&
