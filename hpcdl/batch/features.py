@@ -11,7 +11,7 @@ from typing import Any
 Node = Mapping[str, Any]
 """A node as `GET /v1/nodes` has it."""
 
-_GENERIC = frozenset({"nvidia", "tesla", "geforce", "quadro", "gpu", "gpus", ""})
+_GENERIC = frozenset({"nvidia", "tesla", "geforce", "quadro", "gpu", "gpus", "gpuhost", ""})
 _MEMORY = re.compile(r"(?:hbm|gpu|vram|mem)?_?(\d{1,4})g(?:b|ib)?|(?:gpu)?(\d{2,3})")
 _LOAD = re.compile("(max)?(mem|swp|tmp)|ncpus|ut|r15s|r1m|r15m|pg|io|ls|it|scratch")
 """What LSF says of a host beside its GPUs."""
@@ -42,14 +42,28 @@ def met(needs: str, nodes: Iterable[Node]) -> bool:
 
 
 def _features(text: str, node: Node) -> bool:
-    """`gpu&hbm80g`, `[a100|h100]`: of Slurm's --constraint, from left to right."""
-    parts = re.findall(r"[&|,]|[^&|,]+", re.sub(r"[\[\]()\s\"']", "", text))
-    if not parts or "*" in text:
+    """`gpu&hbm80g`, `[a100|h100]`, `ib&(a100|h100)`: of Slurm's --constraint, from left to right."""
+    text = re.sub(r"[\s\"']", "", text).translate(str.maketrans("[]", "()"))
+    if "*" in text:
         return False
-    found = _has(parts[0], node)
-    for operator, part in zip(parts[1::2], parts[2::2], strict=False):
-        found = (found or _has(part, node)) if operator == "|" else (found and _has(part, node))
+    while group := _GROUP.search(text):
+        text = text.replace(group[0], _MET if _features(group[1], node) else _UNMET)
+    parts = re.findall(r"[&|,]|[^&|,]+", text)
+    if not parts or len(parts) % 2 == 0:
+        return False
+    found = _feature(parts[0], node)
+    for operator, part in zip(parts[1::2], parts[2::2], strict=True):
+        found = (found or _feature(part, node)) if operator == "|" else (found and _feature(part, node))
     return found
+
+
+_GROUP = re.compile(r"\(([^()]*)\)")
+_MET, _UNMET = "<met>", "<unmet>"
+"""In place of a group in parentheses, once it is known."""
+
+
+def _feature(text: str, node: Node) -> bool:
+    return text == _MET or (text != _UNMET and _has(text, node))
 
 
 def _selected(text: str, node: Node) -> bool:
@@ -60,6 +74,8 @@ def _selected(text: str, node: Node) -> bool:
 
 
 def _clause(text: str, node: Node) -> bool:
+    if not text:
+        return False
     match = _CLAUSE.fullmatch(text)
     if match is None:
         return _has(text, node)

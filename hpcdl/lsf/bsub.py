@@ -31,24 +31,27 @@ OPTIONS = option_table(
         Reason.TIME: "We c T",
         Reason.HOST: "M D F S C v p hl smt",
         Reason.WHERE: "q P G sla app sp alloc_flags core_isolation Lp jobgroup g x",
-        Reason.MAIL: "N B u",
+        Reason.MAIL: "N Ne B u",
         Reason.AGAIN: "r rn",
         Reason.NOTHING: "Jd L ul outdir",
         Reason.SIGNAL: "wa wt",
-        Reason.NODES: "U ext a network",
+        Reason.NODES: "U ext network",
         Reason.START: "b t ti",
         Reason.HOLD: "H",
         Reason.WAIT: "K",
         Reason.TERMINAL: "I Ip Is IS ISp ISs IX XF tty",
         Reason.INPUT: "i is",
-        Reason.LACKS: "E Ep f k Q stage data datagrp json jsdl pack freq h V",
+        Reason.LACKS: "a E Ep f k Q stage data datagrp json jsdl pack freq h V",
     },
-    flags="x N B r rn ul H K I Ip Is IS ISp ISs IX XF tty h V",
+    flags="x N Ne B r rn ul H K I Ip Is IS ISp ISs IX XF tty h V",
 )
 
 _SHELL = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
 """What bsub's shell would take for more than a letter."""
 
+
+_ATTACHED = re.compile(r"[nWMcp](?=\d)|[JMPRq](?=.)|[oe](?=.*[./%])|gpu(?=\w+=)")
+"""Options whose value follows without a space: `-n4`, `-W1:00`, `-Rselect[ngpus>0]`, `-olog.%J`, `-gpunum=1`."""
 
 _NAME = re.compile(r"(.*?)(?:\[(.*)\](?:%(\d+))?)?", re.DOTALL)
 
@@ -159,8 +162,8 @@ class Bsub(SubmitCommand):
         name = word[1:]
         if name in OPTIONS:
             return [(name, None, word)]
-        if name[1:].isdigit() and name[0] in OPTIONS:  # -n4
-            return [(name[0], name[1:], word)]
+        if match := _ATTACHED.match(name):
+            return [(match[0], name[match.end() :], word)]
         value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
         return [(name, value, f"{word} {value}".strip())]
 
@@ -207,10 +210,12 @@ class Bsub(SubmitCommand):
 BSUB = Bsub()
 
 
-def _mebibytes(text: str) -> int:
-    """Of `16G` or `500`; 0 where it is no such text."""
-    match = re.fullmatch(r"(\d{1,9})([MGT]?)B?", text.strip(), re.ASCII | re.IGNORECASE)
-    return int(match[1]) * {"": 1, "M": 1, "G": 1024, "T": 1 << 20}[match[2].upper()] if match else 0
+def _memory_select(text: str) -> str:
+    """The select string that wants `16G`, `10.7G` or `500` (MiB) of each GPU; one that no node has, of other text."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([MGT]?)B?", text.strip(), re.ASCII | re.IGNORECASE)
+    if match is None:
+        return f"gmem {text}"
+    return f"gpu_mem>={int(float(match[1]) * {'': 1, 'M': 1, 'G': 1024, 'T': 1 << 20}[match[2].upper()])}"
 
 
 _CALL = re.compile(r"[a-z_]+\s*\(\s*(\"[^\"]*\"|'[^']*'|[^,()\s][^,()]*?)\s*(?:,[^()]*)?\)", re.IGNORECASE)
@@ -265,8 +270,10 @@ def _gpus(
     for need in needs:
         sections = list(_SECTION.finditer(need.value))
         odd = [each[0] for each in sections if not _harmless(each[1], each[2], need, ignored)]
-        if rest := " ".join([*odd, *_SECTION.sub("", need.value).replace("&&", " ").split()]):
-            ignored.append(IgnoredOption(need.where, f'"{rest}" of -R', Reason.NODES.text, doubt=True))
+        rest = " ".join(_SECTION.sub("", need.value).strip(" &").split())
+        for what, wish in ((" ".join(odd), ""), (rest, f"select:{rest}")):  # `-R a100` is `-R select[a100]`
+            if what:
+                ignored.append(IgnoredOption(need.where, f'"{what}" of -R', Reason.NODES.text, doubt=True, needs=wish))
     if "gpu" in last:
         return _gpu_string(last["gpu"], ignored)
     for need in reversed(needs):
@@ -276,7 +283,7 @@ def _gpus(
 
 
 _SECTION = re.compile(r"(span|rusage|order|same|affinity|select|cu)\s*\[([^\]]*)\]")
-_RUSAGE = re.compile(r"\s*(mem|swp|tmp|scratch|ngpus_\w+|gpu)\s*=\s*[\w.]+\s*")
+_RUSAGE = re.compile(r"\s*(mem|swp|tmp|scratch|ngpus_\w+|gpu|duration|decay)\s*=\s*[\w.]+(?:/(?:host|job|task))?\s*")
 
 
 def _harmless(name: str, text: str, need: WrittenOption, ignored: list[IgnoredOption]) -> bool:
@@ -298,9 +305,9 @@ def _gpu_string(given: WrittenOption, ignored: list[IgnoredOption]) -> int:
             number = given.whole(digits, "a number of GPUs")
             if slash and per != "host":
                 ignored.append(given.without(f"/{per}", Reason.EACH_NODE))
-        elif key in ("gmodel", "gmem", "gtile", "nvlink", "block", "aff"):
-            model = {"gmodel": f"gpu:{value}", "gmem": f"select:gpu_mem>={_mebibytes(value)}"}.get(key, "")
+        elif key in ("gmodel", "gmem", "gtile", "nvlink", "glink", "block", "aff"):
+            model = {"gmodel": f"gpu:{value}", "gmem": f"select:{_memory_select(value)}"}.get(key, "")
             ignored.append(given.without(part.strip(), Reason.GPUS if model else Reason.LINKS, model))
-        elif key not in ("mode", "mps", "j_exclusive", "-", ""):
+        elif key not in ("mode", "mps", "j_exclusive", "gpack", "-", "") and (key, value) != ("gvendor", "nvidia"):
             raise given.bad(f"{part!r} is not known: num=N:mode=MODE:...")
     return number

@@ -43,23 +43,24 @@ OPTIONS = option_table(
         "sockets-per-node cores-per-socket hint extra-node-info distribution "
         "core-spec thread-spec mem-bind gres-flags",
         Reason.WHERE: "partition account qos priority wckey switches exclusive nice oversubscribe overcommit "
-        "contiguous spread-job use-min-nodes",
+        "contiguous spread-job use-min-nodes prefer segment wait-all-nodes",
         Reason.MAIL: "mail-type mail-user",
         Reason.AGAIN: "requeue no-requeue no-kill",
         Reason.NEVER: "kill-on-invalid-dep",
         Reason.SHELL: "get-user-env",
         Reason.NOTHING: "comment profile acctg-freq gpu-freq cpu-freq mcs-label power "
-        "verbose quiet ignore-pbs propagate",
+        "verbose quiet ignore-pbs propagate oom-kill-step network stepmgr",
         Reason.NODES: "nodelist exclude reservation licenses clusters nodefile",
         Reason.START: "begin deadline delay-boot",
         Reason.HOLD: "hold",
         Reason.WAIT: "wait",
         Reason.INPUT: "input",
-        Reason.LACKS: "gpus-per-socket export-file bb bbf container burst-buffer uid gid cluster-constraint "
-        "test-only help usage version reboot",
+        Reason.LACKS: "gpus-per-socket tres-per-task export-file bb bbf container burst-buffer uid gid "
+        "cluster-constraint test-only help usage version reboot",
     },
     flags="parsable exclusive nice oversubscribe overcommit contiguous spread-job use-min-nodes requeue no-requeue "
-    "no-kill verbose quiet ignore-pbs propagate get-user-env hold wait test-only help usage version reboot",
+    "no-kill verbose quiet ignore-pbs propagate oom-kill-step stepmgr get-user-env hold wait test-only help usage "
+    "version reboot",
 )
 """By their long names."""
 
@@ -191,6 +192,9 @@ class Sbatch(SubmitCommand):
             name = "ntasks-per-node" if name == "tasks-per-node" else name
             near = [each for each in OPTIONS if each.startswith(name)]
             name = near[0] if name not in OPTIONS and len(near) == 1 else name
+            if name == "tres-per-task" and (equals or rest):
+                value = value if equals else rest.pop(0)
+                return _of_each_task(value, word if equals else f"{word} {value}")
             return [(name, value if equals else None, word)]
         found: list[tuple[str, str | None, str]] = []
         for at, letter in enumerate(word[1:], 2):
@@ -344,6 +348,18 @@ def dependency_ids(value: str) -> tuple[tuple[int, ...], bool]:
     return tuple(dict.fromkeys(ids)), single
 
 
+def _of_each_task(value: str, said: str) -> list[tuple[str, str | None, str]]:
+    """What `cpu:4,gres/gpu:a100:1` of --tres-per-task is as options of their own; itself, where it names more."""
+    found: list[tuple[str, str | None, str]] = []
+    for part in value.split(","):
+        kind, _, number = part.strip().replace("=", ":").partition(":")
+        found.append((_OF_EACH_TASK.get(kind, "tres-per-task"), number, said))
+    return found
+
+
+_OF_EACH_TASK = {"cpu": "cpus-per-task", "gres/gpu": "gpus-per-task"}
+
+
 def _ranks(last: Mapping[str, WrittenOption], nodes: int) -> int:
     if "ntasks" in last:
         return last["ntasks"].whole(last["ntasks"].value, "a number of ranks", 1)
@@ -369,7 +385,9 @@ def _gpus(given: WrittenOption, ignored: list[IgnoredOption]) -> int | None:
         if given.name == "gres":
             kind, _, text = text.partition(":")
             if kind != "gpu":
-                if kind not in ("none", "NONE"):
+                if kind == "gpumem":
+                    ignored.append(given.without(part.strip(), Reason.GPUS, f"gpu:{text}"))
+                elif kind not in ("none", "NONE"):
                     ignored.append(given.without(kind, Reason.GPUS_ONLY))
                 continue
         model, _, number = text.rpartition(":")

@@ -28,7 +28,7 @@ IGNORED = _words(
     "ntasks-per-socket sockets-per-node cores-per-socket extra-node-info oversubscribe overcommit contiguous "
     "quit-on-interrupt profile constraint reservation jobid slurmd-debug max-exit-timeout msg-timeout use-min-nodes "
     "mincpus tmp wckey spread-job send-libs prolog epilog task-prolog task-epilog licenses core-spec thread-spec "
-    "deadline begin priority mail-type mail-user signal threads compress"
+    "deadline begin priority mail-type mail-user signal threads compress prefer oom-kill-step stepmgr"
 )
 """Options that change nothing here, or nothing that a trainer sees."""
 REFUSED = {
@@ -42,7 +42,7 @@ REFUSED = {
 FLAGS = _words(
     "label overlap unbuffered exclusive exact whole verbose quiet disable-status no-kill oversubscribe overcommit "
     "contiguous quit-on-interrupt spread-job use-min-nodes multi-prog pty test-only kill-on-bad-exit immediate "
-    "resv-ports propagate nice x11 send-libs bcast compress"
+    "resv-ports propagate nice x11 send-libs bcast compress oom-kill-step stepmgr"
 )
 """Those without a value, or with one behind `=` only."""
 SHORT = {

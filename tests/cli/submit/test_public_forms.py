@@ -158,6 +158,31 @@ TAKEN: list[tuple[tuple[str, str], int, int, dict[str, object]]] = [
         1,
         {},
     ),
+    (
+        sbatch(
+            "--nodes=2\n--gres=gpu:4\n--ntasks-per-node=4\n--cpus-per-task=6\n--wait-all-nodes=1\n--partition PART",
+            f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{HEAD}srun --cpu_bind=v --accel-bind=gn {PY}",
+        ),
+        4,
+        2,
+        {"cpus": 24},
+    ),
+    (
+        sbatch("-N 2\n-t 0:10:00", f"srun -N2 --ntasks-per-node=4 -c7 --gpus-per-task=1 --gpu-bind=closest {PY}"),
+        4,
+        2,
+        {},
+    ),
+    (
+        sbatch("--ntasks 2\n--tres-per-task=cpu:3,gres/gpu:1\n--mem-per-gpu=10G", f"srun --exact {PY}"),
+        2,
+        1,
+        {"cpus": 6, "memory_mib": 20480},
+    ),
+    (sbatch("--ntasks 2\n--tres-per-task gres/gpu:a100=2", f"srun {PY}"), 4, 1, {"tasks": 2}),
+    (sbatch("--gpus=1\n--gres=gpumem:40g\n--prefer=nvlink\n--oom-kill-step=1\n--network=sn_single_vni"), 1, 1, {}),
+    (sbatch('--gres=gpu:1\n--constraint="a100&(hbm80g|hbm40g)"'), 1, 1, {}),
+    (sbatch("--gres=gpu:4", "export CUDA_VISIBLE_DEVICES=0,1,2,3\ntorchrun --nproc_per_node 4 train.py"), 4, 1, {}),
     (sbatch("-G 1\n-c 8", "singularity exec --nv image.sif python train.py"), 1, 1, {}),
     (sbatch("--gres=gpu:ampere:1\n--ntasks-per-gpu=1"), 1, 1, {"tasks_per_node": 1}),
     (
@@ -196,6 +221,18 @@ TAKEN: list[tuple[tuple[str, str], int, int, dict[str, object]]] = [
         {},
     ),
     (bsub("-nnodes 2\n-P abc", "jsrun -n ALL_HOSTS -r1 -a1 -g4 -bpacked:28 " + PY), 4, 2, {}),
+    (bsub('-gpu num=2\n-R a100\n-R "rusage[mem=4000/host]"\n-R span[hosts=1]\n-Ne'), 2, 1, {}),
+    (bsub("-gpu num=1\n-R 'gpuhost rusage[mem=16GB:duration=5m] span[hosts=1]'"), 1, 1, {}),
+    (
+        bsub(
+            "-qgpu-normal\n-J'fit[1-2]'\n-n1\n-M4000\n-W1:00\n-R'select[mem>4000] rusage[mem=4000] span[hosts=1]'\n"
+            "-gpu'mode=shared:num=1:gmem=6000'\n-olog.%J.%I.out\n-elog.%J.%I.err"
+        ),
+        1,
+        1,
+        {"name": "fit", "output": "log.%J.%I.out", "error": "log.%J.%I.err", "time_s": 3600.0},
+    ),
+    (bsub('-gpu "num=2:j_exclusive=yes:gvendor=nvidia:glink=yes:gpack=yes:gmem=40.5G"'), 2, 1, {}),
     (bsub("-gpu num=4 -n 4 -R span[hosts=1]", "mpirun -np 4 python hvd.py"), 4, 1, {"tasks": 4}),
     (bsub("-gpu num=2 -n 2 -R span[ptile=1]", "jsrun -n 2 -r 1 -a 1 -g 2 " + PY), 2, 2, {"tasks": 2}),
 ]
@@ -225,6 +262,18 @@ PASSED: list[tuple[tuple[str, str], str]] = [
     (sbatch("--gres=gpu:2\n-w node[1-2]"), "-w node[1-2]"),
     (sbatch("--gres=gpu:1\n--signal=INT@60"), "USR1, USR2, TERM or TSTP"),
     (sbatch("--gres=gpu:1\n--begin=now+1hour"), "--begin"),
+    (sbatch("-n 2\n--tres-per-task=gres/gpu:1,license/x:1"), "license/x:1 is ignored: hpcdl has no such thing"),
+    (sbatch("--gpus=1\n--gres=gpumem:90g"), "gpumem:90g of --gres=gpumem:90g: not every node of hpcdl is so"),
+    (sbatch('--gres=gpu:1\n-C "h100&(hbm80g|hbm40g)"'), "not every node of hpcdl is so"),
+    (
+        sbatch("--gres=gpu:2", "for i in 0 1; do CUDA_VISIBLE_DEVICES=$i python a.py $i & done; wait"),
+        "train.sh:3: CUDA_VISIBLE_DEVICES=$i takes GPUs by their numbers: those may be another job's",
+    ),
+    (bsub('-gpu "num=1:gmem=90.5G"'), "gmem=90.5G of -gpu num=1:gmem=90.5G: not every node"),
+    (bsub('-gpu "num=1:gmem=much"'), "gmem=much"),
+    (bsub("-gpu num=1\n-R v100"), '"v100" of -R: not every node of hpcdl is so'),
+    (bsub('-gpu num=1\n-R "rusage[lic=1]"'), '"rusage[lic=1]" of -R'),
+    (bsub("-gpu num=1\n-a 'docker(image)'"), "-a docker(image) is ignored: hpcdl has no such thing"),
     (sbatch("--gres=gpu:1,nvme:100"), "nvme of --gres"),
     (sbatch("--gres=gpu:1\n--time=soon"), "'soon' is no time"),
     (bsub("-gpu num=1/task -n 4"), "/task"),
@@ -269,7 +318,7 @@ def test_where_a_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = [batch.command.tasks_of(batch, 2) for batch in scripts]
     first = [each.first_only for each in found if each is not None]
     assert first.count(False) == 1  # torchrun on each node
-    assert len(first) == 9
+    assert len(first) == 11
     mentions = read(sbatch("-G1", "cp x $SLURM_TMPDIR"), tmp_path, monkeypatch)
     tasks = mentions.command.tasks_of(mentions, 1)
     assert tasks is not None
