@@ -7,12 +7,10 @@ algorithms for scheduling parallelizable tasks, SPAA 1992), or, where none is fa
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.adaptive.options import Option
 from hpcdl.adaptive.rollout import Entrant
 
-_Floats = npt.NDArray[np.float64]
 _ROUNDING = 1 + 1e-9
 
 

@@ -256,7 +256,7 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
     else:
         long = profile.measured is None or not phase.holds or _is_long(job, profile, phase, left, kind, now)
         menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase, long)
-        kept = _kept(menu, aim, held, ground)
+        kept = _kept(menu, aim, ground)
     steps = job.step_at is not None and job.profile is not None
     trains = left is not None and (steps or (job.profile is None and job.total is None and held is not None))
     gates = not phase.begun and phase.ahead_s < profile.gate_s
@@ -266,7 +266,7 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
     return _FixedCandidate(ground, candidate, kind if trains else None, long and not gates)
 
 
-def _kept(menu: Menu, aim: Placement | None, held: Placement | None, ground: _Ground) -> Option | None:
+def _kept(menu: Menu, aim: Placement | None, ground: _Ground) -> Option | None:
     """The option that the job has or is on its way to, if that can be had on."""
     if aim is None or any(not ground.usable.get(share.node, _NONE).issuperset(share.gpus) for share in aim.shares):
         return None

@@ -111,7 +111,7 @@ def _plan(view: View, found: OptionMenu, choice: Choice, layout: Layout) -> Plan
         if job.blocked:
             text, placement = job.blocked, None
         elif candidate is None:
-            text = kept_reason(view, job, placement)
+            text = kept_reason(view, placement)
         elif placement is None:
             text = waits(view, found, candidate, choice.why.get(job.id, ""))
         elif job.placement is not None and _grows_later(job, job.placement, placement, layout):

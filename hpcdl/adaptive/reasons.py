@@ -5,7 +5,7 @@ Texts are kept in `JobView.memo` while what they say stays the same, since most 
 
 from hpcdl.adaptive.options import Candidate, Option, OptionMenu
 from hpcdl.core.model.incarnation import Placement
-from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.plan import View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.placement.pool import gpus_needed, no_nodes
@@ -94,7 +94,7 @@ def _waits(view: View, found: OptionMenu, candidate: Candidate) -> str:
     return f"needs {gpus_needed(job)}; other jobs gain more from the {count(total, 'GPU')} now"
 
 
-def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:
+def kept_reason(view: View, placement: Placement | None) -> str:
     """The reason of a job that nothing is decided about."""
     if placement is None:
         return "waiting for its last processes to end"

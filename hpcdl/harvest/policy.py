@@ -54,7 +54,7 @@ class Harvest:
         _keep(case, decided, singles)
         wide_plan = placed(case, decided)
         named = dict(wide_plan.named)
-        below = _below(view, case, named, singles)
+        below = _below(view, named, singles)
         plan: Plan | None = None
         if below.view.nodes and singles:
             plan = self.packing.decide(below.view)
@@ -152,7 +152,7 @@ class _Below:
     moved: frozenset[int]
 
 
-def _below(view: View, case: AllocationCase, named: dict[int, Target], singles: Sequence[JobView]) -> _Below:
+def _below(view: View, named: dict[int, Target], singles: Sequence[JobView]) -> _Below:
     """All nodes that no trainer gets or holds on to, and the single-node jobs."""
     gone: set[str] = set()
     for job in view.jobs:

@@ -133,7 +133,7 @@ def _stays(job: JobView, view: View, nodes: dict[str, NodeView], merged: tuple[s
             return True
         groups = {_key(nodes[name], merged) for name in names}
         taken = max(job.allowed(min(size for _, size in groups)), default=0)
-        alone = all(_whole(job, share, view, taken) for share in job.placement.shares)
+        alone = all(_whole(share, view, taken) for share in job.placement.shares)
         return len(groups) > 1 or not alone
     if all(map(nodes.__contains__, names)):
         return False
@@ -141,7 +141,7 @@ def _stays(job: JobView, view: View, nodes: dict[str, NodeView], merged: tuple[s
     return any(name not in nodes and name not in view.bare for name in names)
 
 
-def _whole(job: JobView, share: Share, view: View, taken: int) -> bool:
+def _whole(share: Share, view: View, taken: int) -> bool:
     """Whether the job has a node for itself, and all that it takes of it."""
     mine = len(share.gpus) == taken and view.gpus[share.node].issuperset(share.gpus)
     return mine and len(view.by_node[share.node]) == 1

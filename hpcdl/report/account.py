@@ -146,7 +146,7 @@ def account(
     names = {job.id: job.name for job in story.history.jobs}
     if by == "array":
         names = _array_names(watch, names)
-    key_of = _keys(by, watch, names, days)
+    key_of = _keys(by, watch, days)
     sums: dict[str, dict[str, float]] = {}
     total = dict.fromkeys(NAMES, 0.0)
     for piece in _pieces(story, begin, end, wanted):
@@ -283,7 +283,7 @@ def _available(story: Story, begin: float, end: float, wanted: frozenset[int] | 
 _Key = Callable[[_AccountSpan], Iterable[tuple[str, float]]]
 
 
-def _keys(by: str, watch: AccountEvents, names: Mapping[int, str], days: Sequence[tuple[float, str]]) -> _Key:
+def _keys(by: str, watch: AccountEvents, days: Sequence[tuple[float, str]]) -> _Key:
     """To which lines a piece belongs, and with how many seconds each."""
     if by in ("day", "policy"):
         marks = [*days] if by == "day" else [(at, name) for at, name in watch.chosen]

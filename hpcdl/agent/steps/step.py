@@ -82,10 +82,6 @@ def write_json(path: Path, body: object) -> None:
     os.replace(temporary, path)
 
 
-TaskVariables = Callable[[Task, Sequence[Task]], dict[str, str]]
-"""What a task gets besides, given all tasks of its step."""
-
-
 class NodeTasks:
     """The tasks of a step on one node, from their start until the last has ended."""
 

@@ -57,7 +57,7 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
     incarnation = Incarnation(
         number=event.incarnation,
         state=IncarnationState.RUNNING if placed else IncarnationState.GATED,
-        parts=ms.first_parts(job, event.nodes, event.placement),
+        parts=ms.first_parts(event.nodes, event.placement),
         placement=event.placement,
         membership=1 if job.spec.rescale == "restart" or not placed else 0,
         warm=not placed,

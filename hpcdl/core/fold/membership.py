@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Placement, Share
-from hpcdl.core.model.world import Job
 
 
-def first_parts(job: Job, nodes: tuple[str, ...], placement: Placement | None) -> tuple[Part, ...]:
+def first_parts(nodes: tuple[str, ...], placement: Placement | None) -> tuple[Part, ...]:
     """The parts of a start."""
     gpus = {} if placement is None else {share.node: share.gpus for share in placement.shares}
     return tuple(Part(node, gpus.get(node, ())) for node in nodes)

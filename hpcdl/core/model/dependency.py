@@ -40,8 +40,3 @@ class Condition:
     def __str__(self) -> str:
         to = {"done": "be DONE", "ended": "end", "failed": "fail", "started": "start"}[self.kind]
         return f"{self.whose} to {to}"
-
-
-def is_batch_job(text: str) -> bool:
-    """Whether a text names a batch job, as `slurm:1234` does."""
-    return _BATCH.fullmatch(text) is not None

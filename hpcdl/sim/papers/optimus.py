@@ -35,7 +35,7 @@ class OptimusNodes:
             else:
                 pool.refuse(job, "waits for an empty node")
         if view.now % PERIOD_S < _AT_ONCE_S:
-            _add(view, pool, given, empty)
+            _add(view, given, empty)
         jobs = {job.id: job for job in view.jobs}
         for number, nodes in given.items():
             pool.give(jobs[number], _whole(pool, nodes), f"{count(len(nodes), 'whole node')} by marginal gain")
@@ -44,7 +44,7 @@ class OptimusNodes:
         return Plan(plan.targets, wake_at=view.now + (until if until > _AT_ONCE_S else PERIOD_S))
 
 
-def _add(view: View, pool: Pool, given: dict[int, list[str]], empty: list[str]) -> None:
+def _add(view: View, given: dict[int, list[str]], empty: list[str]) -> None:
     """Gives the empty nodes away: `given` has the nodes of jobs that start or change."""
     while empty:
         best, most = None, 0.0
