@@ -22,7 +22,7 @@ from hpcdl.cli.job_row import (
     tags_text,
 )
 from hpcdl.cli.output import Column, Row, value_column
-from hpcdl.core.model.units import count, ranges, seconds_text, short_seconds_text
+from hpcdl.core.model.units import count, meant, ranges, seconds_text, short_seconds_text
 from hpcdl.daemon.clock import WallClock
 
 
@@ -98,10 +98,7 @@ class Kind:
 def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
     """The name, if it is known. Raises UsageError, with the nearest ones, else with all that there are."""
     if name not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, cutoff=0.7)
-        hint = f"did you mean {' or '.join(near)}?" if near else ", ".join(known)
+        hint = meant(name, known, ", ".join(known), most=3, cutoff=0.7)
         raise click.UsageError(f"{what} have no {kind} {name!r}: {hint}", click.get_current_context())
     return name
 

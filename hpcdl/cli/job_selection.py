@@ -18,7 +18,7 @@ from hpcdl.cli import completion
 from hpcdl.cli.job_row import FINISHED, STATES, submitted_name
 from hpcdl.cli.output import Row, cut
 from hpcdl.client import Client, path_with
-from hpcdl.core.model.units import ranges
+from hpcdl.core.model.units import meant, ranges
 
 F = TypeVar("F", bound=Callable[..., Any])
 Filter = Callable[[Row], bool]
@@ -157,11 +157,8 @@ def _unknown(rows: Sequence[Row], word: str | Members) -> str:
                 return f"array {array} has no member {word.text}: hpcdl ls --all --no-fold lists them"
             return f"job {word.array} is in no array: hpcdl show {word.array}"
         return f"there is no job {word.array}: hpcdl ls --all lists them"
-    from difflib import get_close_matches
-
     names = dict.fromkeys(name for row in reversed(rows) for name in (submitted_name(row), row["name"]))
-    near = get_close_matches(word, names, _NEAR)
-    hint = f"did you mean {', '.join(near)}?" if near else "hpcdl ls --all lists them"
+    hint = meant(word, names, "hpcdl ls --all lists them", most=_NEAR)
     return f"no job's name {'matches' if set(word) & set('*?') else 'is'} {word[:100]!r}: {hint}"
 
 

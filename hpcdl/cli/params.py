@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import click
 
-from hpcdl.core.model.units import parse_duration
+from hpcdl.core.model.units import meant, parse_duration
 from hpcdl.daemon.clock import WallClock
 
 
@@ -81,10 +81,9 @@ def check_input(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise click.ClickException(f"there is no file {path}, nor a folder {folder}: correct the path")
-    from difflib import get_close_matches
-
-    near = get_close_matches(path.name, os.listdir(folder) if os.access(folder, os.R_OK) else [], 1, 0.75)
-    step = f"did you mean {folder / near[0]}?" if near else "correct its name, or the folder that you are in"
+    others = os.listdir(folder) if os.access(folder, os.R_OK) else []
+    otherwise = "correct its name, or the folder that you are in"
+    step = meant(path.name, others, otherwise, text=lambda near: str(folder / near), cutoff=0.75)
     raise click.ClickException(f"there is no file {path}: {step}")
 
 

@@ -163,11 +163,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and name not in HIDDEN and not name.startswith("-") and not ctx.resilient_parsing:
-            from difflib import get_close_matches
+            from hpcdl.core.model.units import meant
 
-            near = [_MEANT[name]] if name in _MEANT else get_close_matches(name, COMMANDS)
-            hint = f": did you mean {' or '.join(f'hpcdl {each}' for each in near)}?" if near else ""
-            raise click.UsageError(f"No such command {name!r}{hint}", ctx)
+            word, known = (_MEANT[name], [_MEANT[name]]) if name in _MEANT else (name, COMMANDS)
+            hint = meant(word, known, "", text="hpcdl {}".format, most=3)
+            raise click.UsageError(f"No such command {name!r}{hint and f': {hint}'}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:

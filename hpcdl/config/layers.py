@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core.model.units import parse_duration
+from hpcdl.core.model.units import meant, parse_duration
 
 BATCH_SYSTEMS = {"slurm": "hpcdl.slurm.system", "lsf": "hpcdl.lsf.system"}
 """Every batch system by its name, with the module whose SYSTEM it is (a `hpcdl.batch.system.BatchSystem`).
@@ -325,11 +325,7 @@ def note(
 
 def not_known(name: str, known: Iterable[str], what: str = "a setting", listed: str = LISTED) -> str:
     """What is said of a name that there is not: with the nearest one that there is."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(known), 1)
-    hint = f"did you mean {near[0]}?" if near else f"{listed} lists them"
-    return f"{name!r} is not {what}: {hint}"
+    return f"{name!r} is not {what}: {meant(name, known, f'{listed} lists them')}"
 
 
 # --- where the files are ----------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _scalings(ctx: click.Context, name: str) -> "list[Scaling]":
         known = load_profiles([conf_folder() / "profiles", ctx.find_root().obj / "profiles"])
         profile = find_profile(known, name)
         if profile is None:
-            step = meant(name.strip().casefold(), known, "hpcdl profile add makes one", quoted=True)
+            step = meant(name.strip().casefold(), known, "hpcdl profile add makes one", text=repr)
             raise click.ClickException(f"there is no profile {name[:100]!r} in a file: {step}") from None
         return scaling_of(profile)
     profile = Profile.from_mapping(row["name"], row["profile"])

@@ -8,6 +8,7 @@ from itertools import islice, product
 from hpcdl.core.model.frozen import unchecked
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.member_name import member_name, printable
+from hpcdl.core.model.units import meant
 
 INDEX = "index"
 """The placeholder of a member's index; no sweep may have that name."""
@@ -156,10 +157,8 @@ def check_places(spec: JobSpec, array: Array) -> None:
     """Raises ValueError where a word names what the array does not have."""
     for word in (*spec.command, spec.name, spec.checkpoint_dir or "", spec.output, spec.error):
         for name in sorted(named((word,)) - set(array.names)):
-            from difflib import get_close_matches  # few submits need it
-
-            near = get_close_matches(name, array.names, 1)
-            hint = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(f'{{{n}}}' for n in array.names)}"
+            there = f"there are {', '.join(map('{{{}}}'.format, array.names))}"
+            hint = meant(name, array.names, there, text="{{{}}}".format)
             raise ValueError(f"{word!r} names {{{name}}}, which is no sweep of this array; {hint} ({{{{{name}}}}} "
                              f"stands for {{{name}}} itself)")  # fmt: skip
 

@@ -5,7 +5,7 @@ What people type is read here, and what they read is written here, in one form e
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -245,12 +245,20 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def meant(name: str, known: Iterable[str], otherwise: str, *, quoted: bool = False, cutoff: float = 0.6) -> str:
-    """`did you mean gpus?`, by the nearest of the known names; else `otherwise`."""
+def meant(
+    name: str,
+    known: Iterable[str],
+    otherwise: str,
+    *,
+    text: Callable[[str], str] = str,
+    most: int = 1,
+    cutoff: float = 0.6,
+) -> str:
+    """`did you mean gpus?`, by the nearest of the known names, at most so many, as `text` has them; or `otherwise`."""
     from difflib import get_close_matches  # few commands need it
 
-    near = get_close_matches(name, list(known), 1, cutoff)
-    return otherwise if not near else f"did you mean {near[0]!r}?" if quoted else f"did you mean {near[0]}?"
+    near = get_close_matches(name, list(known), most, cutoff)
+    return f"did you mean {' or '.join(map(text, near))}?" if near else otherwise
 
 
 def gpu_kind(name: str) -> str:

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
@@ -19,7 +18,7 @@ from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.job import ECT_CLASSES, JobSpec, check_counts
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.units import count, ranges, seconds_text
+from hpcdl.core.model.units import count, meant, ranges, seconds_text
 from hpcdl.core.model.world import Job, JobState, World, beginning_of, can_suspend, floor_of, no_such_job
 from hpcdl.core.rules.dependencies import never_why, surely_before
 from hpcdl.core.rules.launchers import check_launcher
@@ -97,9 +96,9 @@ class Submitting:
                 raise CommandRefused(f"the daemon cannot wait for {batch}: {there}", "batch-system")
         if spec.profile is not None and spec.profile.lower() not in self._profiles:
             names = ", ".join(sorted({profile.name for profile in self._profiles.values()})) or "none"
-            near = get_close_matches(spec.profile.lower(), list(self._profiles), 1)
-            meant = f": did you mean {self._profiles[near[0]].name!r}?" if near else ""
-            raise CommandRefused(f"there is no profile {spec.profile!r}{meant}; there are {names}", "unknown-profile")
+            hint = meant(spec.profile.lower(), self._profiles, "", text=lambda near: repr(self._profiles[near].name))
+            unknown = f"there is no profile {spec.profile!r}{hint and f': {hint}'}"
+            raise CommandRefused(f"{unknown}; there are {names}", "unknown-profile")
         if entry.array is not None:
             try:
                 check_places(spec, entry.array)

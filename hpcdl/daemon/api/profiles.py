@@ -14,6 +14,7 @@ from hpcdl.core.fold.observations import observations_of
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Observations, Profile, ProfileError, find_profile
+from hpcdl.core.model.units import meant
 from hpcdl.core.model.world import World
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem
@@ -64,10 +65,8 @@ async def known(api: ApiContext, request: Request) -> Json:
         return {"profiles": await asyncio.to_thread(profile_rows, world, api.profiles)}
     row = await asyncio.to_thread(profile_row, world, api.profiles, name)
     if row is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name.strip().lower(), [*api.profiles.by_name, *map(str.lower, world.observed)], 1)
-        hint = f"did you mean {near[0]!r}?" if near else "hpcdl profile ls lists them"
+        there = [*api.profiles.by_name, *map(str.lower, world.observed)]
+        hint = meant(name.strip().lower(), there, "hpcdl profile ls lists them", text=repr)
         raise ApiProblem(404, f"there is no profile {name[:100]!r}: {hint}", "unknown-profile")
     return {"profiles": [row]}
 

@@ -6,7 +6,6 @@
   steps by the profile's rate; a job without a profile gets `rigid`, which is as fast as the log says on N GPUs.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from hpcdl.core.model.job import LARGEST, Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Point, Profile, ProfileError, find_profile
-from hpcdl.core.model.units import count, parse_memory_mib, parse_range
+from hpcdl.core.model.units import count, meant, parse_memory_mib, parse_range
 from hpcdl.sim.readers.source import MAX_SECONDS, Place, shown
 from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, Workload, WorkloadError
 
@@ -385,11 +384,10 @@ def find_model(profiles: Mapping[str, Profile], name: str) -> Profile:
         return found
     if not name:
         raise ModelUnknown("is empty: name a profile, or give a duration_s instead of steps")
-    near = difflib.get_close_matches(name.casefold(), [key.casefold() for key in profiles], n=3, cutoff=0.5)
-    listed = near or sorted(profiles)[:8]
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(map(repr, listed))}"
+    otherwise = f"there are {', '.join(map(repr, sorted(profiles)[:8]))}"
     if not profiles:
-        hint = "there are no profiles: give some with --profiles, or a duration_s instead of steps"
+        otherwise = "there are no profiles: give some with --profiles, or a duration_s instead of steps"
+    hint = meant(name.casefold(), map(str.casefold, profiles), otherwise, text=repr, most=3, cutoff=0.5)
     raise ModelUnknown(f"no profile is called {name[:80]!r}; {hint}")
 
 

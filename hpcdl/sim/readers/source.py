@@ -5,7 +5,6 @@ Every error is one line `FILE:LINE: COLUMN: what is wrong`. A table's columns ar
 """
 
 import csv
-import difflib
 import gzip
 import io
 import math
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hpcdl.core.model.units import meant
 from hpcdl.sim.workload import WorkloadError
 
 MAX_BYTES = 200 << 20
@@ -177,9 +177,8 @@ def _header(place: Place, names: list[str], required: Collection[str], optional:
     found = [known.get(name.casefold(), name) for name in names]
     for name in found:
         if optional is not None and name not in known.values():
-            near = difflib.get_close_matches(name.casefold(), known, n=1)
-            meant = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(known.values())}"
-            place.wrong(shown(name), f"an unknown column; {meant}")
+            hint = meant(name.casefold(), known, f"known are {', '.join(known.values())}", text=known.__getitem__)
+            place.wrong(shown(name), f"an unknown column; {hint}")
         if found.count(name) > 1:
             place.wrong(shown(name), "a column that is there twice")
     missing = [name for name in required if name not in found]
