@@ -19,7 +19,7 @@ from hpcdl.agent import strict_json
 from hpcdl.agent.supervisor.processes import boot_id
 from hpcdl.core.model.events import Event, Exited, GpusFreed, TroubleSeen, encode
 from hpcdl.wire.messages import BadMessage, ReportMessage, RequestMessage, decode_message, encode_message
-from hpcdl.wire.private_files import NotPrivate, atomic_write, open_private
+from hpcdl.wire.private_files import NotPrivate, atomic_write, open_private, write_all
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -293,9 +293,7 @@ class ReportLog:
 
     def _append(self, content: bytes) -> None:
         try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(self._fd, left) :]
+            write_all(self._fd, content)
             os.fsync(self._fd)
         except OSError:
             os.ftruncate(self._fd, self._size)  # no half line may stay before what is written next

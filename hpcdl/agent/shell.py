@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdl.agent.child import dies_with
 from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.report_log import Key
 from hpcdl.agent.supervisor import launch, process_file, processes
@@ -149,7 +150,7 @@ class Shell:
     def _start(self) -> "subprocess.Popen[bytes]":
         if self._terminal:
             return self._start_on_terminal()
-        process = self._popen(subprocess.PIPE, launch.dies_with(os.getpid(), subreaper=True), {})
+        process = self._popen(subprocess.PIPE, dies_with(os.getpid(), launch.lead), {})
         ends = []
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
@@ -177,7 +178,7 @@ class Shell:
         ours, theirs = pty.openpty()
         try:
             termios.tcsetwinsize(ours, (self._opened.rows, self._opened.columns))
-            first = launch.dies_with(os.getpid(), subreaper=True)
+            first = dies_with(os.getpid(), launch.lead)
 
             def prepare() -> None:
                 first()

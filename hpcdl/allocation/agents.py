@@ -5,6 +5,7 @@ has ended with 0, or by a signal of the batch system, is given back and gets no 
 """
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from hpcdl.agent.child import dies_with
 from hpcdl.agent.departure import end_signals
-from hpcdl.allocation.process import tied
 from hpcdl.batch.adapter import Allocation, BatchAdapter
 from hpcdl.batch.system import BatchError
 
@@ -181,7 +182,8 @@ class AllocationAgents:
                 cwd="/",
                 # A Ctrl-C, or a signal for our group, is ours to answer.
                 start_new_session=True,
-                preexec_fn=tied(),
+                # Where the batch job's first process is killed, its nodes are not ours any more.
+                preexec_fn=dies_with(os.getpid(), number=signal.SIGTERM),
             )
         except (BatchError, OSError) as error:
             self._failed(name, node, now, str(error))

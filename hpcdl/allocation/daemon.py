@@ -6,6 +6,7 @@ from the command line.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcdl.allocation.process import tied
+from hpcdl.agent.child import dies_with
 from hpcdl.client import Client, ClientError
 from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
 from hpcdl.wire.readable import readable
@@ -82,7 +83,8 @@ class DaemonProcess:
                 env=env,
                 start_new_session=True,
                 pass_fds=(told,),
-                preexec_fn=tied(),
+                # Where the batch job's first process is killed, its nodes are not ours any more.
+                preexec_fn=dies_with(os.getpid(), number=signal.SIGTERM),
             )
         finally:
             os.close(told)

@@ -116,15 +116,20 @@ def read_private(path: Path, limit: int, *, dir_fd: int | None = None) -> bytes:
     return content
 
 
+def write_all(fd: int, content: bytes) -> None:
+    """All of it, in as many writes as that takes. Raises OSError, and then some of it may be written."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
 def write_new(path: Path, content: bytes, *, dir_fd: int | None = None) -> None:
     """Write a file that is not there yet (0600) and make it durable. Raises OSError, and then leaves no file."""
     name: str | Path = path if dir_fd is None else path.name
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=dir_fd)
     try:
         try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(fd, left) :]
+            write_all(fd, content)
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdl.agent.supervisor.launch import dies_with
+from hpcdl.agent.child import dies_with
 from hpcdl.ledger.lease import Lease, LeaseHeld
 from hpcdl.wire.readable import readable
 

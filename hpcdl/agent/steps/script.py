@@ -19,9 +19,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcdl.agent.child import dies_with
 from hpcdl.agent.steps.layout import filled
 from hpcdl.agent.steps.step import (
     BLOCKED,
@@ -29,7 +31,6 @@ from hpcdl.agent.steps.step import (
     KILL_S,
     POLL_S,
     PYTHON,
-    dies_with,
     names_in,
     nodes_of,
     reachable,
@@ -38,7 +39,7 @@ from hpcdl.agent.steps.step import (
     write_json,
 )
 from hpcdl.batch.system import system_named
-from hpcdl.wire.private_files import make_private_folder
+from hpcdl.wire.private_files import make_private_folder, write_all
 
 REQUEUE = "requeue"
 """The file by which `scontrol requeue` of the own job asks for that."""
@@ -119,6 +120,7 @@ def main(words: Sequence[str]) -> int:
 
 def _run(command: Sequence[str], environment: dict[str, str], local: Path, outputs: Sequence[_Copy]) -> int:
     """The code of the script, as Popen has it; it is run again as often as it requeues itself."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) - BLOCKED
     again = int(environment.get("SLURM_RESTART_COUNT") or 0)
     while True:
         out, err = (each.write_end for each in outputs)
@@ -129,7 +131,7 @@ def _run(command: Sequence[str], environment: dict[str, str], local: Path, outpu
                 stdout=out,
                 stderr=err,
                 process_group=0,
-                preexec_fn=dies_with(os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, ()) - BLOCKED),
+                preexec_fn=dies_with(os.getpid(), partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask)),
             )
         except OSError as error:
             sys.stderr.write(f"hpcdl: cannot start {command[0]}: {error.strerror}\n")
@@ -201,9 +203,7 @@ class _Copy:
         while data := os.read(read_end, 1 << 16):
             for file in list(files):
                 try:
-                    left = memoryview(data)
-                    while left:
-                        left = left[os.write(file, left) :]
+                    write_all(file, data)
                 except OSError:  # a full disk must not stop the trainer
                     files.remove(file)
 

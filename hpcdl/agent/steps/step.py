@@ -11,7 +11,6 @@ signals that srun passes on are blocked here, not caught: nobody takes this proc
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -21,10 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcdl.agent.child import dies_with
 from hpcdl.agent.steps.layout import BadStep, StepOptions, Task, filled, gpus_of, spread
 from hpcdl.wire.private_files import FILE_MODE, open_private_folder, read_private
 
@@ -40,12 +41,8 @@ POLL_S = 0.2
 KILL_S = 10.0
 """From the SIGTERM that ends the others of a task that failed."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-PR_SET_PDEATHSIG = 1
 OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """With HPCDL_*: what each node says itself to the tasks that it starts."""
-
-# Loaded now: between fork and exec nothing may be looked up.
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def nodes_of(environ: Mapping[str, str]) -> list[str]:
@@ -103,7 +100,7 @@ class NodeTasks:
 
     def start(self) -> None:
         """Start all of them. One that cannot be started has ended with a shell's code."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED) - BLOCKED
         for place, task in enumerate(self._tasks):
             rank = task["rank"]
             try:
@@ -117,7 +114,7 @@ class NodeTasks:
                     stdin=None if place == 0 and self._node == 0 else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if label else out,
                     stderr=subprocess.PIPE if label else err,
-                    preexec_fn=dies_with(os.getpid(), before - BLOCKED),
+                    preexec_fn=dies_with(os.getpid(), partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask)),
                 )
             except OSError as error:
                 what = error.filename if error.filename == self._step["cwd"] else self._step["argv"][0]
@@ -187,18 +184,6 @@ class NodeTasks:
 def _labelled(stream: Any, rank: int, into: int) -> None:
     for line in stream:
         os.write(into, b"%d: %s" % (rank, line if line.endswith(b"\n") else line + b"\n"))
-
-
-def dies_with(parent: int, mask: Iterable[int]) -> Callable[[], None]:
-    """What a child does between fork and exec: it ends with its parent, and has this signal mask."""
-
-    def prepare() -> None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    return prepare
 
 
 class Step:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hpcdl.wire.private_files import write_all
+
 NAME = "claim.json"
 LIMIT = 65536  # bytes
 MARKER_LIMIT = 64 << 20
@@ -200,7 +202,7 @@ def _replace(folder: int, content: bytes) -> None:
     file = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
         try:
-            os.write(file, content)
+            write_all(file, content)
             os.fsync(file)
         finally:
             os.close(file)

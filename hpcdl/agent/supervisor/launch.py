@@ -12,12 +12,12 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
+from hpcdl.agent.child import dies_with, prctl
 from hpcdl.agent.supervisor.resources import bind, enter
 from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 NOT_FOUND = 127  # exit codes as a shell gives them
@@ -26,10 +26,6 @@ NO_PYTHON = "--no-python"
 """What stands before the job's command in the line that starts torchrun (hpcdl/agent/start_request.py)."""
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that the supervisor ignores, and the trainer must not: a batch system sends some to all that runs in it."""
-
-# Loaded now: between fork and exec nothing may be imported or looked up.
-_libc = ctypes.CDLL(None, use_errno=True)
-_prctl = _libc.prctl
 
 
 class CommandNotStarted(Exception):
@@ -42,7 +38,7 @@ class CommandNotStarted(Exception):
 
 def become_subreaper() -> None:
     """Orphans below this process become its children, so none of them is lost. Raises OSError."""
-    if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
@@ -50,7 +46,7 @@ def become_subreaper() -> None:
 def is_subreaper() -> bool:
     """Whether this process is one."""
     found = ctypes.c_int(0)
-    return bool(_prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0) == 0 and found.value)
+    return bool(prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0) == 0 and found.value)
 
 
 def launch(
@@ -69,7 +65,7 @@ def launch(
     Raises CommandNotStarted.
     """
     _look_for_command(start, environment)
-    die = dies_with(os.getpid())
+    die = dies_with(os.getpid(), heed_signals)
 
     def prepare() -> None:
         die()
@@ -99,20 +95,16 @@ def launch(
     return child.pid
 
 
-def dies_with(parent: int, subreaper: bool = False) -> Callable[[], None]:
-    """What a child does between fork and exec: it is killed when its parent (or the thread that forked it) ends, and
-    ignores no signal that we ignore. `subreaper`: what it starts stays below it for as long as it lives."""
+def heed_signals() -> None:
+    """Ignores none of those that we ignore; in a child, before its exec."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_DFL)
 
-    def prepare() -> None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
-            os.kill(os.getpid(), signal.SIGKILL)
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_DFL)
-        if subreaper:
-            _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    return prepare
+def lead() -> None:
+    """The same, and what the child starts stays below it for as long as it lives."""
+    heed_signals()
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _look_for_command(start: Start, environment: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from hpcdl.agent import strict_json
 from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.processes import Process
-from hpcdl.wire.private_files import NotPrivate, read_private
+from hpcdl.wire.private_files import NotPrivate, read_private, write_all
 
 PROCESS_FILE = "processes"
 TEMPORARY = ".processes.tmp"
@@ -77,9 +77,7 @@ class ProcessFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(TEMPORARY, flags, 0o600, dir_fd=self._folder)
         try:
-            left = memoryview(json.dumps(body, separators=(",", ":")).encode())
-            while left:
-                left = left[os.write(file, left) :]
+            write_all(file, json.dumps(body, separators=(",", ":")).encode())
             os.replace(TEMPORARY, PROCESS_FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError:
             os.unlink(TEMPORARY, dir_fd=self._folder)  # half of it is no use on a full disk

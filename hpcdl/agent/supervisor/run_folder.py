@@ -12,6 +12,8 @@ import json
 import os
 import time
 
+from hpcdl.wire.private_files import write_all
+
 # record.jsonl: the durable facts of one incarnation.
 #
 # A record that cannot be written (disk full, I/O error) stays in memory, is delivered to the agent all the same, and
@@ -87,13 +89,15 @@ class Records:
         return True
 
     def _append(self) -> None:
-        _write(self._file, b"".join(packet + b"\n" for packet in self.packets[self.written :]))
+        write_all(self._file, b"".join(packet + b"\n" for packet in self.packets[self.written :]))
+        os.fsync(self._file)
 
     def _rewrite(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(TEMPORARY, flags, 0o600, dir_fd=self.folder)
         try:
-            _write(file, b"".join(packet + b"\n" for packet in self.packets))
+            write_all(file, b"".join(packet + b"\n" for packet in self.packets))
+            os.fsync(file)
             os.replace(TEMPORARY, RECORD_FILE, src_dir_fd=self.folder, dst_dir_fd=self.folder)
             os.fsync(self.folder)
         except BaseException:
@@ -110,13 +114,6 @@ class Records:
             return os.fstat(self.folder).st_nlink == 0
         except OSError:
             return False
-
-
-def _write(file: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
-    os.fsync(file)
 
 
 LOCK = "lock"
