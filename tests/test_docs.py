@@ -17,13 +17,16 @@ import pytest
 
 from hpcdl.batch.limits import PilotLimits
 from hpcdl.batch.site import SiteFile
+from hpcdl.cli.columns import JOBS, Kind
 from hpcdl.cli.root import COMMANDS, cli
+from hpcdl.cli.tables import GPUS, NODES
 from hpcdl.config.layers import SettingLimits
 from hpcdl.config.settings import SETTINGS, Config
 from hpcdl.core.model.events import KINDS
 from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose, Role
 from hpcdl.core.model.job import SIGNAL_PRESETS
 from hpcdl.core.model.world import JobState
+from hpcdl.daemon.api.rows import JOB_KEYS
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -230,6 +233,16 @@ def test_what_commands_print_is_plain() -> None:
 @pytest.mark.parametrize("word", ["incarnation", "JCT", "avoided", "attempt", "excluded"])
 def test_words_of_tables_and_json_are_explained(word: str) -> None:
     assert re.search(rf"^\|.*\b{word}\b", section(text_of("vocabulary.md"), "Vocabulary"), re.MULTILINE)
+
+
+def test_every_key_of_a_job_is_documented() -> None:
+    assert [key for key in sorted(JOB_KEYS) if not re.search(rf"\b{key}\b", text_of("api.md"))] == []
+
+
+@pytest.mark.parametrize("kind", (JOBS, NODES, GPUS), ids=lambda kind: kind.what)
+def test_every_column_is_documented(kind: Kind) -> None:
+    listed = section(text_of("commands.md"), "hpcdl ls")
+    assert [name for name in kind.columns if not re.search(rf"[`\s]{name}[`\s]", listed)] == []
 
 
 def test_the_index_has_every_document() -> None:

@@ -128,7 +128,7 @@ def _promise(verb: str, row: Row) -> str:
     """What was recorded of a job; or its state, where it has happened already."""
     if verb == "suspend" and row["state"] == "QUEUED":
         verb = "hold"  # it never started: there is nothing to save
-    promised, state = _PROMISES[verb]
+    promised, state = PROMISES[verb]
     return state if row["state"] == state else f"{promised} ({row['state']} now)"
 
 
@@ -141,7 +141,7 @@ def _no_retry(row: Row) -> str:
     return f"is held ({state}), and was not retried; hpcdl {verb} {row['id']} lets it run"
 
 
-_PROMISES = {
+PROMISES = {
     "cancel": ("is being cancelled", "CANCELLED"),
     "suspend": ("is being suspended", "SUSPENDED"),
     "resume": ("may run again", "RUNNING"),
@@ -150,6 +150,7 @@ _PROMISES = {
     "retry": ("is tried again", "RUNNING"),
     "annotate": ("is annotated", "ANNOTATED"),
 }
+"""Of each verb of the API: what is said of a job, and the state in which there is no need to say what it is in."""
 
 
 def _verb(function: Callable[[], None]) -> click.Command:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from hpcdl.cli.jobs import PROMISES
+from hpcdl.daemon.api import jobs as api
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -192,6 +194,10 @@ def test_a_suspend_that_loses_work_is_told(fake: FakeDaemon, hpcdl: Run) -> None
     assert "job 1 has shown no way to checkpoint" in done.err
     assert "starts over" in done.err
     assert hpcdl("cancel", 1).err == ""
+
+
+def test_every_verb_of_the_api_says_what_it_did() -> None:
+    assert PROMISES.keys() == api.VERBS.keys()
 
 
 def test_annotate(jobs: FakeDaemon, hpcdl: Run) -> None:
