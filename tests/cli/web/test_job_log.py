@@ -7,7 +7,8 @@ import pytest
 from hpcdl.agent.supervisor.output import STDERR, STDOUT, Log
 from hpcdl.cli.web import job_log
 from hpcdl.cli.web.job_log import LogChoice, read_log
-from tests.cli.web.test_pages import full_row, pages
+from tests.cli.fake import row as full_row
+from tests.cli.web.test_pages import pages
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Why an incarnation ended, and what becomes of its job."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -335,7 +336,8 @@ def test_of_what_a_program_saves_by_itself_nothing_is_known(more: dict[str, obje
 
 
 def test_what_another_start_cannot_mend_ends_the_job_early() -> None:
-    draft, no = draft_of(0), {"signal": None, "hint": Cause.INFRASTRUCTURE, "detail": "no folder", "permanent": True}
+    draft = draft_of(0)
+    no: dict[str, Any] = {"signal": None, "hint": Cause.INFRASTRUCTURE, "detail": "no folder", "permanent": True}
     assert [killed(draft, 5, **no).outcome for _ in range(3)] == [None, None, JobState.FAILED]
     assert draft.world.jobs[1].last.detail == "poison guard: 3 times the same at step 5: no folder"
     assert draft.world.jobs[1].last.cause is Cause.INFRASTRUCTURE
