@@ -25,7 +25,7 @@ from hpcdl.cli.sparkline import WIDTH, curve_line, numbers_text
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.client import Answer, ApiError, Client
 from hpcdl.core.model.dependency import Condition
-from hpcdl.core.model.units import fold_nodes
+from hpcdl.core.model.units import count, fold_nodes
 
 
 @click.command()
@@ -39,7 +39,9 @@ def show(ctx: click.Context, chosen: Selection, output: Output) -> None:
     client = connect(ctx, reading=True)
     answers = _answers(ctx, client, chosen, "show", "")
     if output is not Output.QUIET:
-        add_series(client, [answer["job"] for answer in answers])
+        jobs = [answer["job"] for answer in answers]
+        add(client, jobs, "attempts", "attempts")
+        add(client, jobs, "series", f"series?points={POINTS}")
     rows: list[Row] = [answer["job"] for answer in answers]
     if not output.print_data(answers[0] if len(rows) == 1 else {"jobs": rows}, [row["id"] for row in rows]):
         from hpcdl.cli.logs import log_files
@@ -55,11 +57,12 @@ POINTS = 64
 """Of each curve; a terminal shows no more."""
 
 
-def add_series(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
-    """Put into each job its curves, `series`; of a daemon that knows of none, none."""
+def add(client: Client, jobs: Sequence[dict[str, Any]], key: str, path: str) -> None:
+    """Put into each job under `key` what the daemon answers at a path below it; of a daemon that has no such path,
+    nothing."""
     for job in jobs:
         try:
-            job["series"] = client.get(f"/v1/jobs/{job['id']}/series?points={POINTS}")["series"]
+            job[key] = client.get(f"/v1/jobs/{job['id']}/{path}")[key]
         except ApiError:
             return
 
@@ -124,6 +127,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("exit code", str(row["exit_code"]) if finished and row.get("exit_code") is not None else ""),
         ]
     )
+    _print_attempts([each for each in row.get("attempts") or () if each.get("ended_at") is not None])
     incarnations = [each for each in row.get("incarnations") or () if isinstance(each, dict)]
     if incarnations:
         print()
@@ -144,6 +148,53 @@ def _print_job(row: Row, logs: list[str]) -> None:
     if logs:
         print()
         print_fields([("log", path) for path in logs])
+
+
+ATTEMPTS = 20
+"""So many of a job's attempts that are over are shown, the last ones; --json has all."""
+
+
+def _print_attempts(attempts: Sequence[Row]) -> None:
+    """A table of the attempts that are over."""
+    if not attempts:
+        return
+    print()
+    print_table(
+        (
+            Column("ATTEMPT", lambda each: str(each["number"]), right=True),
+            Column("STARTED", lambda each: moment_text(each["started_at"])),
+            Column("TOOK", lambda each: duration_text(each["ended_at"] - each["started_at"])),
+            Column("GPUS", _held),
+            Column("STEPS", _steps),
+            Column("LOST", _lost),
+            Column("ENDED BY", _ended_by, shrinks=True),
+        ),
+        attempts[-ATTEMPTS:],
+    )
+    if len(attempts) > ATTEMPTS:
+        say(f"{count(len(attempts) - ATTEMPTS, 'earlier attempt')}: --json has all")
+
+
+def _held(attempt: Row) -> str:
+    return f"{attempt['gpus']} of {fold_nodes(attempt['nodes'])}" if attempt["nodes"] else str(attempt["gpus"])
+
+
+def _steps(attempt: Row) -> str:
+    """From where to where it trained."""
+    first, last = attempt["first_step"], attempt["last_step"]
+    return "-" if last is None else str(last) if first is None else f"{first}-{last}"
+
+
+def _lost(attempt: Row) -> str:
+    """The steps whose work was lost, or how long it trained or started in vain."""
+    steps = attempt["lost_steps"]
+    if steps or not attempt["lost_gpu_s"]:
+        return count(steps, "step") if steps else "-"
+    return duration_text(attempt["lost_s"] or attempt["lost_gpu_s"] / max(1, attempt["gpus"]))
+
+
+def _ended_by(attempt: Row) -> str:
+    return ", ".join(str(attempt[key]) for key in ("cause", "detail") if attempt.get(key))
 
 
 def _after(spec: Row) -> str:

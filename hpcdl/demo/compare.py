@@ -121,7 +121,7 @@ def jobs_table(runs: Sequence[Episode]) -> HtmlTable:
             state = job.state.value if job.state is not None else "–"
             lost = f"{job.lost_s * run.factor:.0f}"
             rows.append((run.policy, job.name, state, *texts, gpus_text(job), str(job.suspends), lost, verified))
-    header = ("Policy", "Job", "State", "Start, s", "End, s", "JCT, s", "GPUs", "Suspends", "Lost, s", "Weights")
+    header = ("Policy", "Job", "State", "Start, s", "End, s", "JCT, s", "GPUs", "Suspends", "Suspended, s", "Weights")
     return HtmlTable("Per job", header, tuple(rows), frozenset({3, 4, 5, 7, 8}))
 
 

@@ -210,7 +210,7 @@ def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | Non
         span = spans[0]
         if (wanted is None or span.job in wanted) and span.start_at < end and span.end_at > begin:
             work = story.watch.work.get((span.job, span.incarnation))
-            for low, high, share in _of_span(span, work):
+            for low, high, share in shares_of(span, work):
                 low, high = max(low, begin), min(high, end)
                 if high > low:
                     yield _AccountSpan(low, high, share, len(spans), span.job)
@@ -222,8 +222,9 @@ def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | Non
                     yield _AccountSpan(low, high, "idle", 1, 0)
 
 
-def _of_span(span: Span, work: Work | None) -> Iterator[tuple[float, float, str]]:
-    """What one GPU's span was for. Of its training, what was lost goes before what was spent on checkpoints."""
+def shares_of(span: Span, work: Work | None) -> Iterator[tuple[float, float, str]]:
+    """What one GPU's span was for: from, until, share. `work`: of its attempt. Of its training, what was lost goes
+    before what was spent on checkpoints."""
     for piece in span.pieces:
         if piece.phase is not Phase.TRAINING:
             in_vain = piece.phase is Phase.STARTING and work is not None and work.in_vain

@@ -42,6 +42,9 @@ class Work:
     """It has done a step, as far as it reports."""
     in_vain: bool = False
     """It failed before its training began."""
+    lost_steps: int = 0
+    """Of the training that is lost."""
+    ended: ev.IncarnationEnded | None = None
 
     def reached(self, step: int) -> None:
         """Takes in that it has come to this step."""
@@ -122,6 +125,7 @@ class AccountEvents:
                 work = self._work(event)
                 if work.step is not None and event.step < work.step:
                     work.lost.append((_durable(work, event.step), at))
+                    work.lost_steps += work.step - event.step
                 work.step = event.step
                 work.began = event.step if work.began is None else work.began
             case ev.TrainerReady():
@@ -133,11 +137,13 @@ class AccountEvents:
                 self.ends.append((at, event.job, event.cause))
                 saved = event.step is not None and event.reached is not None and event.step >= event.reached
                 work = self._work(event)
+                work.ended = event
                 work.in_vain = event.cause in FAILURES and work.began is None and not work.gained
                 # Who began and was cancelled before a step has trained nothing; who reports nothing may have.
                 idle = event.cause is Cause.CANCELLED and work.began is not None and not work.gained
                 if work.in_vain or idle or (event.cause not in KEPT and not saved):
                     work.lost.append((_durable(work, event.step), at))
+                    work.lost_steps += max(0, (event.reached or 0) - max(event.step or 0, work.began or 0))
             case _:
                 pass
 

@@ -25,7 +25,7 @@ UTILISATION = (
     "rate(n) / (n × rate(1)) of the job's profile, so GPUs that it holds without getting faster by them count as idle; "
     "GPUs of a job without a profile count in full while it trains. Held is the plain share of GPU time that jobs "
     "held. Neither is the load that hpcdl top and hpcdl page show: what the GPUs measured a moment ago. "
-    "Lost is the time from a policy's request to suspend until the job trains again."
+    "Suspended is the time from a policy's request to suspend until the job trains again."
 )
 
 
@@ -52,14 +52,16 @@ def timeline_page(event_rows: Iterable[Mapping[str, Any]], title: str, local: Lo
     parts = [f"<h1>{escape(title)}</h1>"]
     if history.jobs:
         makespan = f"Makespan {long_text(history.end - history.begin)}. "
-        parts.append(note(makespan + summary(account(story, until=story.watch.last_at)), "figures"))
+        found = account(story, until=story.watch.last_at)
+        parts.append(note(makespan + summary(found), "figures"))
         length = history.end - history.begin or 1.0
         parts += [draw(history, Scale(history.begin, length, local=local)), timeline_legend(history)]
         measures = measure(history)
         waits = [job.id for job in measures.jobs if job.start_s is None]
         left_out = frozenset(waits[MOST_WAITING:])
         shown = tuple(job for job in measures.jobs if job.id not in left_out)
-        parts.append(_linked(job_table(replace(measures, jobs=shown), 1.0, history.begin, local)))
+        lost = {line.key: line.shares.lost for line in found.lines}
+        parts.append(_linked(job_table(replace(measures, jobs=shown), 1.0, history.begin, local, lost)))
         if left_out:
             parts.append(note(f"{count(len(left_out), 'more job')} held no GPU yet."))
     else:
@@ -108,7 +110,7 @@ def _figures(measures: RunMeasures, factor: float) -> str:
         texts.append(f"GPU utilisation {percent(measures.utilisation)}")
     if measures.held is not None:
         texts.append(f"held {percent(measures.held)}")
-    texts.append(f"{count(measures.suspends, 'suspend')}, {measures.lost_s * factor:.0f} s lost by suspending")
+    texts.append(f"{count(measures.suspends, 'suspend')}, {measures.lost_s * factor:.0f} s suspended for other jobs")
     return " · ".join(texts)
 
 
@@ -127,9 +129,15 @@ def gpus_text(job: JobMeasures) -> str:
     return " → ".join(str(number) for number, _ in groupby(number for _, number in job.gpus if number))
 
 
-def job_table(measures: RunMeasures, factor: float, begin: float = 0.0, local: Local | None = None) -> HtmlTable:
+def job_table(
+    measures: RunMeasures,
+    factor: float,
+    begin: float = 0.0,
+    local: Local | None = None,
+    lost: Mapping[str, float] | None = None,
+) -> HtmlTable:
     """The table of jobs; times are multiplied by `factor`. `local`: starts and ends are times of day of a run that
-    began at `begin`."""
+    began at `begin`. `lost`: the GPU-seconds whose work each job, by its id, did in vain."""
 
     def text(seconds: float | None) -> str:
         return "–" if seconds is None else f"{seconds * factor:.0f}"
@@ -151,9 +159,11 @@ def job_table(measures: RunMeasures, factor: float, begin: float = 0.0, local: L
             gpus_text(job) or "–",
             str(job.suspends),
             text(job.lost_s),
+            *(() if lost is None else (text(lost.get(str(job.id), 0.0)),)),
         )
         for job in measures.jobs
     )
     start, end = ("Start, s", "End, s") if local is None else ("Start", "End")
-    header = ("Id", "Job", "State", start, end, "Wait, s", "JCT, s", "GPUs", "Suspends", "Lost, s")
-    return HtmlTable("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9}))
+    lost_title = () if lost is None else ("Lost, GPU-s",)
+    header = ("Id", "Job", "State", start, end, "Wait, s", "JCT, s", "GPUs", "Suspends", "Suspended, s", *lost_title)
+    return HtmlTable("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9, 10}))

@@ -214,7 +214,7 @@ def _job_table(results: Results) -> HtmlTable:
         ("JCT, s", True, [_whole_s(job.jct_s) for job in jobs]),
         ("GPUs", False, [_gpus(job) for job in jobs]),
         ("Suspends", True, [str(job.suspends) for job in jobs]),
-        ("Lost, s", True, [_whole_s(job.lost_s) for job in jobs]),
+        ("Suspended, s", True, [_whole_s(job.lost_s) for job in jobs]),
         ("Deadline, s", True, [_whole_s(job.deadline_s) for job in jobs]),
         ("Met", False, [{None: "", True: "yes", False: "no"}[job.deadline_met] for job in jobs]),
         ("Fairness", True, ["–" if job.fairness is None else f"{job.fairness:.2f}" for job in jobs]),

@@ -35,6 +35,7 @@ class World:
     """What a retry answers as jobs that stay cancelled."""
     settings: dict[str, Any] = field(default_factory=dict)
     series: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    attempts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=lambda: {"policy": "marble", "objective": "makespan"})
 
 
@@ -178,6 +179,8 @@ class FakeDaemon:
             if match[3] == "why":
                 return 200, {"job": number, "state": jobs[number]["state"], "reason": jobs[number]["reason"],
                              "details": ["job 1 holds n1:0"], "eta_s": 75.0}  # fmt: skip
+            if match[3] == "attempts":
+                return 200, {"job": number, "attempts": self.world.attempts.get(number, [])}
             if match[3] == "series":
                 return 200, {"job": number, "series": self.world.series.get(number, [])}
             jobs[number]["state"] = {"cancel": "CANCELLED", "suspend": "SUSPENDED", "resume": "QUEUED"}[match[3]]

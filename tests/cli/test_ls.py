@@ -1,6 +1,7 @@
 """`hpcdl ls` as it is without options, `show`, `why` and `nodes`."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -32,6 +33,40 @@ def test_ls_of_nothing(fake: FakeDaemon, hpcdl: Run) -> None:
     assert (done.code, done.out, done.err) == (0, "", "hpcdl: no jobs (finished ones: hpcdl ls --all)\n")
     assert hpcdl("ls", "--json").out == '{"schema": 1, "jobs": []}\n'
     assert hpcdl("ls", "--quiet").out == ""
+
+
+def attempt(number: int, **more: object) -> dict[str, object]:
+    """As the API answers one that trained for a minute on two GPUs, and was killed."""
+    return {
+        "number": number, "nodes": ["n1", "n2"], "gpus": 2, "started_at": 1000.0, "ready_at": 1010.0,
+        "ended_at": 1070.0, "purpose": None, "cause": "infrastructure", "detail": "killed from outside",
+        "exit_code": None, "first_step": 20, "last_step": 57, "saved_step": 40, "gpu_s": 140.0, "lost_steps": 17,
+        "lost_s": 24.0, "lost_gpu_s": 48.0,
+    } | more  # fmt: skip
+
+
+def test_show_has_the_attempts_of_a_job(jobs: FakeDaemon, hpcdl: Run) -> None:
+    jobs.world.attempts[3] = [
+        attempt(1),
+        attempt(2, gpus=1, nodes=["n1"], first_step=None, last_step=None, lost_steps=0, lost_s=0.0, lost_gpu_s=48.0),
+        attempt(3, cause="done", detail="", first_step=57, last_step=90, lost_steps=0, lost_s=0.0, lost_gpu_s=0.0),
+        attempt(4, ended_at=None),
+    ]
+    lines = hpcdl("show", 3).out.splitlines()
+    start, at = lines.index(next(line for line in lines if line.startswith("ATTEMPT"))), moment_text(1000.0)
+    assert [re.split("  +", line.strip()) for line in lines[start : start + 5]] == [
+        ["ATTEMPT", "STARTED", "TOOK", "GPUS", "STEPS", "LOST", "ENDED BY"],
+        ["1", at, "1 min 10 s", "2 of n[1-2]", "20-57", "17 steps", "infrastructure, killed from outside"],
+        ["2", at, "1 min 10 s", "1 of n1", "-", "48 s", "infrastructure, killed from outside"],
+        ["3", at, "1 min 10 s", "2 of n[1-2]", "57-90", "-", "done"],
+        [""],
+    ]
+    assert len(hpcdl("show", 3, "--json").value["job"]["attempts"]) == 4
+    jobs.world.attempts[3] = [attempt(number) for number in range(1, 26)]
+    done = hpcdl("show", 3)
+    shown = [line.split()[0] for line in done.out.splitlines() if line.endswith("killed from outside")]
+    assert (shown[0], shown[-1]) == ("6", "25")
+    assert done.err == "hpcdl: 5 earlier attempts: --json has all\n"
 
 
 def test_show(jobs: FakeDaemon, hpcdl: Run) -> None:

@@ -86,7 +86,12 @@ def test_answers_are_the_daemons(home: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert len(known) > 20
             paths = ["/v1/jobs", "/v1/jobs?all=1", "/v1/nodes", "/v1/events?limit=10000", "/v1/overview"]
             for number in [row["id"] for row in known][::3]:
-                paths += [f"/v1/jobs/{number}", f"/v1/jobs/{number}/why", f"/v1/events?job={number}"]
+                paths += [
+                    f"/v1/jobs/{number}",
+                    f"/v1/jobs/{number}/why",
+                    f"/v1/jobs/{number}/attempts",
+                    f"/v1/events?job={number}",
+                ]
             found = {path: offline.get(path) for path in paths}
         finally:
             offline.close()

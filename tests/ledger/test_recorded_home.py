@@ -145,7 +145,7 @@ def documents(journal: SqliteJournal, now: float, home: Path) -> dict[str, Any]:
         known = [f"/v1/jobs/{job}" for job in jobs if asked.get(f"/v1/jobs?ids={job}")["jobs"]]
         paths = ["/v1/jobs", "/v1/jobs?all=1", "/v1/events?limit=10000", "/v1/nodes", "/v1/avoided", "/v1/notices"]
         paths += ["/v1/pilots?all=1", "/v1/holes", "/v1/status", "/v1/config", "/v1/overview", "/v1/profiles"]
-        paths += [*known, *(f"{each}/why" for each in known)]
+        paths += [*known, *(f"{each}/{more}" for each in known for more in ("why", "attempts"))]
         paths += [f"/v1/events?job={job}" for job in jobs]
         return {path: asked.get(path) for path in paths}
     finally:

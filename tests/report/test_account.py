@@ -4,6 +4,7 @@ import colorsys
 import itertools
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,7 +18,8 @@ from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState, World
 from hpcdl.report import stacked
-from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
+from hpcdl.report.account import BY, NAMES, Account, AccountLine, Shares, account, story_of, story_of_rows
+from hpcdl.report.attempts import attempts_of
 from hpcdl.report.page import timeline_page
 from hpcdl.report.stacked import account_page, hours, summary
 from tests.core.workloads.test_elastic import ACTS, Story
@@ -105,6 +107,48 @@ def test_without_a_checkpoint_all_of_it_is_lost() -> None:
 def test_a_checkpoint_that_cannot_be_read_back_is_none() -> None:
     saves = [ev.Saved(1, 1, 1, "n1", age_s=10.0, step=10), ev.Saved(1, 1, 1, "n1", step=20)]
     assert told(crash(*saves, step=10)).shares.lost == 2 * 30
+
+
+def test_an_attempt_says_how_far_it_came_and_what_was_lost() -> None:
+    saved = ev.Saved(1, 1, 1, "n1", age_s=2.0, step=20, seconds=3.0)
+    (found,) = attempts_of(story_of_rows(rows(crash(saved, step=20))))
+    assert (found.job, found.number, found.nodes, found.gpus, found.gpu_s) == (1, 1, ("n1",), 2, 2 * 52)
+    assert (found.started_at, found.ready_at, found.ended_at) == (0, 10, 52)
+    assert (found.cause, found.exit_code) == (Cause.USER_ERROR, 1)
+    assert (found.first_step, found.last_step, found.saved_step) == (0, 40, 20)
+    assert (found.lost_steps, found.lost_s, found.lost_gpu_s) == (20, 22, 2 * 22)
+    (kept,) = attempts_of(story_of_rows(rows(crash(saved, step=20, cause=Cause.CANCELLED))))
+    assert (kept.lost_steps, kept.lost_s, kept.lost_gpu_s) == (0, 0, 0)
+
+
+def test_the_timeline_has_what_the_account_says_was_lost() -> None:
+    page = timeline_page(rows(crash(ev.Saved(1, 1, 1, "n1", age_s=2.0, step=20, seconds=3.0), step=20)), "x")
+    (row,) = re.findall(r'<tr id="job-1">.*?</tr>', page)
+    cells = {each[0]: each[1] for each in re.findall(r'data-label="([^"]*)"[^>]*>([^<]*)<', row)}
+    assert (cells["Lost, GPU-s"], cells["Suspended, s"]) == ("44", "0")
+
+
+def test_steps_of_attempts_before_are_not_lost_twice() -> None:
+    """It began at step 30, of which no checkpoint is known."""
+    told = [(at, replace(event, step=30) if isinstance(event, ev.TrainerReady) else event) for at, event in crash()]
+    (found,) = attempts_of(story_of_rows(rows(told)))
+    assert (found.first_step, found.last_step, found.lost_steps) == (30, 40, 10)
+
+
+def test_an_attempt_that_did_not_come_to_train_lost_its_gpus_only() -> None:
+    told = [(at, event) for at, event in crash() if not isinstance(event, ev.TrainerReady | ev.Progressed)]
+    told = [
+        (at, replace(event, reached=None) if isinstance(event, ev.IncarnationEnded) else event) for at, event in told
+    ]
+    (found,) = attempts_of(story_of_rows(rows(told)))
+    assert (found.lost_steps, found.lost_s, found.lost_gpu_s) == (0, 0, 2 * 50)
+    assert (found.ready_at, found.first_step, found.last_step) == (None, None, None)
+
+
+def test_an_attempt_that_lives_has_not_ended() -> None:
+    (found,) = attempts_of(story_of_rows(rows(crash()[:5])))
+    assert (found.ended_at, found.cause, found.exit_code, found.detail) == (None, None, None, "")
+    assert (found.first_step, found.last_step, found.lost_gpu_s) == (0, 40, 0)
 
 
 @pytest.mark.parametrize("cause", [Cause.CANCELLED, Cause.DONE, Cause.SUSPENDED])
@@ -291,6 +335,10 @@ def held_by_the_world(records: list[ev.Recorded], end: float) -> float:
     return held + len(draft.world.holders) * (end - last)
 
 
+def _number(line: AccountLine) -> int:
+    return int(line.key or -1)
+
+
 def check(cluster: Cluster) -> None:
     """All that an account promises."""
     records = cluster.journal.read(0, 1_000_000)
@@ -311,6 +359,11 @@ def check(cluster: Cluster) -> None:
             lines = sum(getattr(line.shares, name) for line in found.lines)
             assert lines == pytest.approx(getattr(whole.shares, name), abs=1e-6)
         assert sum(line.suspends for line in found.lines) == sum(whole.suspends.values())
+    attempts = list(attempts_of(story))
+    assert sum(each.gpu_s for each in attempts) == pytest.approx(whole.shares.held, abs=1e-6)
+    for line in account(story).lines:
+        alone = attempts_of(story_of(record for record in records if getattr(record.event, "job", 0) == _number(line)))
+        assert sum(each.lost_gpu_s for each in alone) == pytest.approx(line.shares.lost, abs=1e-6), line
     jobs = [job.id for job in story.history.jobs]
     assert account(story, jobs=jobs).shares.available == pytest.approx(whole.shares.held, abs=1e-6)
 

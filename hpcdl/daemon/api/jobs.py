@@ -18,6 +18,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.arrays import members_of
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World, no_such_job
 from hpcdl.core.rules.jobs import again_text
@@ -33,6 +34,8 @@ from hpcdl.daemon.api.rows import Json
 from hpcdl.daemon.api.submit import dry_run, fill_in, submit_answer, submit_of
 from hpcdl.daemon.api.viewers import job_seen, jobs_seen
 from hpcdl.daemon.api.why import explain
+from hpcdl.report.account import story_of
+from hpcdl.report.attempts import attempts_of
 
 EVENTS = 1000
 """Of a job, in one piece."""
@@ -102,7 +105,7 @@ async def why(api: ApiContext, request: Request) -> Json:
     answer = explain(world, job, rows.reasons, now, rows.queue)
     found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
     if job.finished:
-        past = past_of(await _events_of(api, job.id), job.submitted_at)
+        past = await asyncio.to_thread(past_of, await _events_of(api, job.id), job.submitted_at)
         odd = rows.not_finite_note(job)
         details = [*([odd] if odd else ()), *answer.details, *aftermath(job, past)]
         if job.outcome is JobState.CANCELLED:
@@ -119,6 +122,15 @@ async def why(api: ApiContext, request: Request) -> Json:
         details.insert(0, note)
     known = {"details": [*details, *lines], "learnt": learnt, **when_json(eta)}
     return found | known | await forecast_json(api, world, job, now)
+
+
+@route("GET", "/v1/jobs/{job:int}/attempts")
+async def attempts(api: ApiContext, request: Request) -> Json:
+    """The attempts of a job that held GPUs, in order, with what became of each."""
+    number = (await existing(api, request)).id
+    records = await _events_of(api, number)
+    found = await asyncio.to_thread(lambda: [to_json(each) for each in attempts_of(story_of(records))])
+    return {"job": number, "attempts": [{key: row[key] for key in row if key != "job"} for row in found]}
 
 
 async def _events_of(api: ApiContext, job: int) -> list[Recorded]:

@@ -1,11 +1,11 @@
 """The post-mortem of a job, from its events: where its time went, as `hpcdl why` answers for a finished one.
 
-Seconds of the job, whatever its GPUs; the account of GPU-hours is in `report/account`, the running counts of all jobs
-in `meter`.
+Seconds of the job, whatever its GPUs; the account of GPU-hours, which also says what was lost, is in `report/account`,
+the running counts of all jobs in `meter`.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, JobState
+from hpcdl.report.account import story_of
+from hpcdl.report.attempts import attempts_of
 
 _NEXT = {
     Cause.USER_ERROR: "hpcdl logs {id} shows what it printed; corrected, hpcdl retry {id} runs it again",
@@ -37,7 +39,7 @@ _FOR = {
 @dataclass(slots=True)
 class PostMortem:
     """Seconds that a job waited for GPUs, started and trained; checkpoints and the seconds that they took; suspends by
-    purpose; starts; steps, and seconds of training, that were done again or are lost.
+    purpose; starts; steps, seconds of training and GPU-seconds that were lost, the last also by starts that failed.
     """
 
     waited_s: float = 0.0
@@ -49,6 +51,7 @@ class PostMortem:
     starts: int = 0
     lost_steps: int = 0
     lost_s: float = 0.0
+    lost_gpu_s: float = 0.0
 
     def to_json(self, job: Job) -> dict[str, Any]:
         """As the API answers it."""
@@ -57,18 +60,21 @@ class PostMortem:
 
 @dataclass(slots=True)
 class _Attempt:
-    """An incarnation, from its GPUs to its end. `first`: the step at which it began to train."""
+    """An incarnation, from its GPUs to its end."""
 
     since: float
     ready_at: float | None = None
     until: float | None = None
-    first: int = 0
     told: bool = False  # it reports steps: else it trains from its start on, as far as anybody knows
 
 
-def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> PostMortem:
+def past_of(records: Sequence[ev.Recorded], submitted_at: float) -> PostMortem:
     """The post-mortem of one job, from its events, oldest first."""
     past = PostMortem()
+    for attempt in attempts_of(story_of(records)):
+        past.lost_steps += attempt.lost_steps
+        past.lost_s += attempt.lost_s
+        past.lost_gpu_s += attempt.lost_gpu_s
     runs: dict[int, _Attempt] = {}
     free_since: float | None = submitted_at
     for record in records:
@@ -100,7 +106,7 @@ def _take(
         case ev.Attached() if run is not None and not run.told:
             run.told, run.ready_at = True, None
         case ev.TrainerReady() | ev.Progressed() if run is not None and (run.ready_at is None or not run.told):
-            run.told, run.ready_at, run.first = True, at, event.step
+            run.told, run.ready_at = True, at
         case ev.Saved():
             past.saves += 1
             past.save_s += event.seconds
@@ -108,29 +114,23 @@ def _take(
             run.until = at if run.until is None else run.until
         case ev.IncarnationEnded():
             if run is not None:  # else a warm start whose gate never opened: others may train meanwhile
-                _end(past, run, event, at)
+                _end(past, run, at)
                 return at
         case _:
             pass
     return free_since
 
 
-def _end(past: PostMortem, run: _Attempt, event: ev.IncarnationEnded, at: float) -> None:
+def _end(past: PostMortem, run: _Attempt, at: float) -> None:
     until = at if run.until is None else run.until
     ready = until if run.ready_at is None else min(run.ready_at, until)
     past.started_s += ready - run.since
-    trained_s = until - ready
-    past.trained_s += trained_s
-    if event.cause is Cause.DONE or event.reached is None:
-        return
-    if event.cause is Cause.SUSPENDED and event.step is None:
-        return  # its program saves by itself: what it saved, nobody here knows
-    lost = event.reached - (event.step or 0)
-    if lost > 0:
-        past.lost_steps += lost
-        done = event.reached - run.first
-        if done > 0:
-            past.lost_s += trained_s * min(1.0, lost / done)
+    past.trained_s += until - ready
+
+
+def _hours(gpu_s: float) -> str:
+    hours = gpu_s / 3600
+    return f"{'<0.001' if 0 < hours < 0.0005 else f'{hours:.3f}'} GPU-hours"
 
 
 def aftermath(job: Job, past: PostMortem) -> list[str]:
@@ -142,8 +142,7 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
             f"waited {seconds_text(past.waited_s)}{took} for GPUs; started {count(past.starts, 'time')}, which took "
             f"{seconds_text(past.started_s)}; trained {seconds_text(past.trained_s)}"
         )
-        hours = job.held_gpu_s / 3600
-        lines.append(f"held {'<0.001' if 0 < hours < 0.0005 else f'{hours:.3f}'} GPU-hours")
+        lines.append(f"held {_hours(job.held_gpu_s)}")
     else:
         lines.append(f"never ran; waited {seconds_text(past.waited_s)}")
     if past.saves:
@@ -153,8 +152,10 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         words = _FOR if job.drill is None else _FOR | {Purpose.PREEMPT: "for other jobs or a preemption test"}
         told = ", ".join(f"{number} {words[purpose]}" for purpose, number in often)
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
-    if past.lost_steps:
-        lines.append(f"lost {count(past.lost_steps, 'step')}, {seconds_text(past.lost_s)} of training, to other ends")
+    if past.lost_gpu_s > 0:
+        steps = f"{count(past.lost_steps, 'step')}, " if past.lost_steps else ""
+        trained = f"{seconds_text(past.lost_s)} of training, " if past.lost_s > 0 else ""
+        lines.append(f"lost {steps}{trained}{_hours(past.lost_gpu_s)}, to other ends")
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
         poisoned = job.last.detail.startswith(POISON) and job.last.cause is Cause.INFRASTRUCTURE
         lines.append((_LASTING if poisoned else _NEXT[job.last.cause]).format(id=job.id))

@@ -16,6 +16,7 @@ from hpcdl.core.model.world import GpuInfo, JobEnd, JobState, LastAttempt
 from hpcdl.daemon.api.estimates import when, when_json, when_text
 from hpcdl.daemon.api.post_mortem import aftermath, past_of
 from hpcdl.policies import all_policies
+from hpcdl.report.account import account, story_of
 from tests.support.stage import running
 
 NOW = 1_000_000.0
@@ -183,6 +184,7 @@ def test_the_account_of_a_finished_job() -> None:
     assert past.starts == 3
     assert past.lost_steps == 20
     assert past.lost_s == pytest.approx(20.0)
+    assert past.lost_gpu_s == account(story_of(story()), jobs=[1]).shares.lost == pytest.approx(2 * 20.0)
 
 
 def test_the_account_of_warm_starts_cancels_and_retries() -> None:
@@ -218,7 +220,7 @@ def test_the_account_in_words() -> None:
     assert "suspended 1 time: 1 for other jobs" in told
     drilled = replace(job, drill=Drill(True))
     assert "suspended 1 time: 1 for other jobs or a preemption test" in aftermath(drilled, past_of(story(), 0.0))
-    assert "lost 20 steps, 20 s of training, to other ends" in told
+    assert "lost 20 steps, 20 s of training, 0.011 GPU-hours, to other ends" in told
 
 
 @pytest.mark.parametrize(
