@@ -19,11 +19,15 @@ from hpcdl.cli.submit.job import JobRequest, others_folder, request_of
 from hpcdl.cli.submit.options import options_of_a_job
 from hpcdl.core.model.arrays import indices_of
 from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.units import meant
 from hpcdl.python.call import SubmitError
 from hpcdl.wire.access import AccessError, read_access
 
 _OF_ARRAYS = frozenset(("array", "sweep"))
 """`hpcdl.map` makes these."""
+
+NEAR = 0.7
+"""How like an option a name must be for `did you mean`: most names that are none are a function's own."""
 
 _PLURALS = {"tags": "tag", "links": "link"}
 
@@ -147,7 +151,8 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     for name, value in options.items():
         option = known.get(_PLURALS.get(name, name))
         if option is None:
-            raise SubmitError(f"{name} is no option of a job: {', '.join(sorted(known))}")
+            hint = meant(name, sorted({*known, *_PLURALS}), f"there are {', '.join(sorted(known))}", cutoff=NEAR)
+            raise SubmitError(f"{name} is no option of a job: {hint}")
         flag = max(option.opts, key=len)
         if value is None:
             continue

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, TypeVar, Unpack, overload
 from hpcdl.cli.submit.job import JobRequest
 from hpcdl.client import ApiError, Client, path_with
 from hpcdl.core.model.arrays import literal
+from hpcdl.core.model.units import meant
 from hpcdl.python import options as job_options
 from hpcdl.python.call import FunctionCall, SubmitError, function_call, text_of
 from hpcdl.python.handle import Job
@@ -180,7 +181,19 @@ def _check(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[
         signature.bind(*args, **keywords)
     except TypeError as error:
         shown = getattr(function, "__qualname__", repr(function))
-        raise TypeError(f"{shown}{signature}: {error}; options of the job: help(hpcdl.Options)") from None
+        hint = _hint(keywords.keys() - signature.parameters.keys(), signature)
+        raise TypeError(f"{shown}{signature}: {error}{hint}; options of the job: help(hpcdl.Options)") from None
+
+
+def _hint(names: Collection[str], signature: inspect.Signature) -> str:
+    """What was meant by the first of these arguments, which the function does not have; "" where nobody knows."""
+    options = job_options.names()
+    for name in sorted(names):
+        if name in options:
+            return f": {name} is an option of a job, which is neither swept nor in args"
+        if hint := meant(name, (*signature.parameters, *sorted(options)), "", cutoff=job_options.NEAR):
+            return f": {hint}"
+    return ""
 
 
 def _by_text(values: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:

@@ -76,12 +76,20 @@ def test_options_and_arguments_are_told_apart(fake: FakeDaemon) -> None:
     ("submit", "kind", "why"),
     [
         (lambda: SUBMIT(train), TypeError, r"train\(lr.*missing a required argument: 'lr'; options of the job"),
-        (lambda: SUBMIT(train, lr=1, gpu=2), TypeError, "unexpected keyword argument 'gpu'"),
+        (lambda: SUBMIT(train, lr=1, gpu=2), TypeError, "argument 'gpu': did you mean gpus\\?; options"),
+        (lambda: SUBMIT(train, lrs=1), TypeError, "did you mean lr\\?"),
+        (lambda: SUBMIT(train, lr=1, zzz=2), TypeError, "unexpected keyword argument 'zzz'; options"),
+        (
+            lambda: MAP(train, {"lr": [1], "gpus": [1, 2]}),
+            TypeError,
+            "'gpus': gpus is an option of a job, which is neither",
+        ),
+        (lambda: SUBMIT(["true"], gpu=1), hpcdl.SubmitError, "gpu is no option of a job: did you mean gpus\\?"),
         (lambda: SUBMIT(train, lr=1, gpus="many"), hpcdl.SubmitError, "gpus: 'many' is not a number"),
         (
             lambda: SUBMIT(train, lr=1, options={"bogus": 1}),
             hpcdl.SubmitError,
-            "bogus is no option of a job: acc",
+            "bogus is no option of a job: there are acc",
         ),
         (lambda: SUBMIT(train, lr=1, gpus={1}.pop), hpcdl.SubmitError, "gpus cannot be <built-in"),
         (lambda: SUBMIT(train, lr=1, hold="yes"), hpcdl.SubmitError, "hold must be True or False, got 'yes'"),
