@@ -119,6 +119,7 @@ class Session:
         self._metric: float | None = None  # to be sent with the next packet
         self._metrics = PendingMetrics()
         self._place: tuple[int, int | None, int | None] | None = None  # step, total and samples that came last
+        self._total = self.total  # the last that was said: of a loop's report, and of its script's own between
         self._next_poll = 0.0
         self._reading = threading.RLock()  # a thread may look at the channel while the main one is in a collective
         self.target: Membership | None = None  # the newest membership that was asked for
@@ -301,7 +302,8 @@ class Session:
                 more["metric"] = value
         if more:
             self._metrics.take(more)
-        self._place = step, total, samples
+        self._total = self._total if total is None else int(total)
+        self._place = step, self._total, samples
         now = time.monotonic()
         if now < (self._next_progress if self._metric is None else self._next_metric):
             return
@@ -323,7 +325,7 @@ class Session:
         if self._channel is None or self._place is None:
             return
         step, total, samples = self._place
-        body: dict[str, object] = {"step": int(step), "total": self.total if total is None else int(total)}
+        body: dict[str, object] = {"step": int(step), "total": total}
         body["samples"] = None if samples is None else int(samples)
         numbers = self._metrics.numbers()
         if self._metric is not None:

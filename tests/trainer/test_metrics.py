@@ -79,3 +79,23 @@ def test_the_last_numbers_come_before_the_end(tmp_path: Path) -> None:
         assert newest == {"loss": 1 / 200, "metric": 0.5, "last": None}
         assert told[-1]["step"] == 200
         assert parent.kinds()[-1] == "done"
+
+
+def test_what_a_script_reports_within_a_loop_keeps_the_loops_total(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hpcdl.trainer as hpcdl\n"
+        "from hpcdl.trainer import session\n"
+        "session.PROGRESS_INTERVAL_S = 0.0\n"
+        "for step in hpcdl.steps(5, save=lambda folder: None, load=lambda folder: None):\n"
+        "    hpcdl.progress(step, loss=1.0)\n"
+        "hpcdl.progress(5, 9, loss=1.0)\n"
+        "hpcdl.progress(6, loss=1.0)\n"
+    )
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start([str(script)])
+        assert parent.end(child) == 0
+        told = [(each["step"], each["total"]) for each in parent.of("progress")]
+    assert told[0] == (0, None), "before the loop has said it"
+    assert {total for step, total in told[1:] if step < 5} == {5}
+    assert told[-2:] == [(5, 9), (6, 9)]
