@@ -228,14 +228,15 @@ def _print(found: "Account") -> None:
     rows = [{"line": line, "shares": line.shares} for line in found.lines]
     if len(found.lines) > 1:
         rows.append({"line": None, "shares": found.shares})
-    columns = [
+    named = [
         Column(
             found.by.upper(), lambda row: "all" if row["line"] is None else label(found.by, row["line"]), shrinks=True
         ),
         Column("GPU-H", lambda row: hours(row["shares"].available), right=True),
-        *(Column(name.upper(), _share(name), right=True) for name in NAMES),
-        Column("GOODPUT", lambda row: _percent(row["shares"].goodput), right=True),
     ]
+    shares = [Column(name.upper(), _share(name), right=True) for name in NAMES]
+    goodput = Column("GOODPUT", lambda row: _percent(row["shares"].goodput), right=True)
+    columns = _fitting([*named, *shares, goodput], rows)
     width = _bar_width(columns, rows)
     bars = Column("", lambda row: "" if row["line"] is None else _bar(row["line"], largest, width))
     print_table([*columns, bars] if width else columns, rows)
@@ -258,6 +259,17 @@ def _share(name: str) -> Callable[[Any], str]:
 
 def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.1f} %"
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Any]) -> Sequence[Column]:
+    """On a terminal the columns without those in which nothing stands; and, where names would still be cut, without the
+    last, the goodput, which is the useful share of a line once more."""
+    room, _ = stdout_takes()
+    if room is None:
+        return columns
+    shown = [column for column in columns if any(column.cell(row) != "-" for row in rows)]
+    whole = sum(max(len(column.title), *(width_of(column.cell(row)) for row in rows)) + 2 for column in shown) - 2
+    return shown if whole <= room else shown[:-1]
 
 
 def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:

@@ -158,21 +158,32 @@ def _print_attempts(attempts: Sequence[Row]) -> None:
     """A table of the attempts that are over."""
     if not attempts:
         return
+    shown = attempts[-ATTEMPTS:]
+    days = {_day(each) for each in (*attempts[:1], *shown)}
+
+    def started(attempt: Row) -> str:
+        whole = moment_text(attempt["started_at"])
+        return whole.rpartition(" ")[2] if len(days) == 1 else whole  # the day is that of `started` above
+
     print()
     print_table(
         (
             Column("ATTEMPT", lambda each: str(each["number"]), right=True),
-            Column("STARTED", lambda each: moment_text(each["started_at"])),
+            Column("STARTED", started),
             Column("TOOK", lambda each: duration_text(each["ended_at"] - each["started_at"])),
             Column("GPUS", _held),
             Column("STEPS", _steps),
             Column("LOST", _lost),
             Column("ENDED BY", _ended_by, shrinks=True),
         ),
-        attempts[-ATTEMPTS:],
+        shown,
     )
     if len(attempts) > ATTEMPTS:
         say(f"{count(len(attempts) - ATTEMPTS, 'earlier attempt')}: --json has all")
+
+
+def _day(attempt: Row) -> str:
+    return moment_text(attempt["started_at"]).partition(" ")[0]
 
 
 def _held(attempt: Row) -> str:

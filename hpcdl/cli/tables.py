@@ -14,7 +14,7 @@ import click
 from hpcdl.cli import completion
 from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
 from hpcdl.cli.job_row import STATES, moment_text
-from hpcdl.cli.output import AS_OF, Column, Output, Row, cells_of, stdout_takes, table_lines
+from hpcdl.cli.output import AS_OF, Column, Output, Row, cells_of, say, stdout_takes, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
 
@@ -109,6 +109,7 @@ class Jobs(List):
         if wrong is not None or (states and not given):
             raise click.UsageError(f"jobs have no state {wrong or states[0]!r}: {', '.join(STATES)}", ctx)
         self.filters = {"state": ",".join(given) or None, "user": user, "name": name, "tag": tag}
+        self.by_metric = (self.grouped and not sort) or (sort or "").removeprefix("-").lower() == "metric"
         self.folds = not (no_fold or self.own or (sort or "").removeprefix("-").lower() in OF_ONE_MEMBER)
 
         if any(self.filters.values()):
@@ -136,6 +137,7 @@ class Jobs(List):
             texts = [each.texts(columns, number) for each in self.shown]
             return Listing(answer, [], table_lines([each.column for each in self.shown], texts))
         rows = self.kind.sort(_rows(columns, number), self.by)
+        self._say_of_metrics(rows)
         shown = folded(rows) if self.folds else rows
         if width is None or self.own:
             return Listing(answer, [], self.table(shown))
@@ -144,6 +146,12 @@ class Jobs(List):
         *texts, notes = cells_of(titles := [each.column for each in self.shown], shown)
         return Listing(answer, [], [*noted_lines(titles[:-1], texts, notes, width), summary(rows)])
 
+    def _say_of_metrics(self, rows: Sequence[Row]) -> None:
+        if self.by_metric and all(row.get("metric") is None for row in rows):
+            say(
+                "no job reported a metric, which hpcdl.progress(step, metric=loss) does: the order is that of their ids"
+            )
+
     def _sweeps(self, client: Client, query: dict[str, Any], output: Output) -> Listing:
         """A line for each array, with its best member by the order."""
         from hpcdl.cli.job_table import SWEEP_COLUMNS, sweeps_of
@@ -151,6 +159,8 @@ class Jobs(List):
         fields = self.kind.needs((), self.by, FOLDED) + ",metric"
         answer = client.get(path_with("/v1/jobs", **query, fields=None if output is Output.JSON else fields))
         sweeps = sweeps_of(self.kind.sort(answer["jobs"], self.by))
+        if output is Output.TABLE:
+            self._say_of_metrics(answer["jobs"])
         value = [{key: each[key] for key in ("id", "name", "jobs", "states", "best")} for each in sweeps]
         best = [each["best_id"] for each in sweeps if each["best_id"] is not None]
         columns = [each.column for each in SWEEP_COLUMNS]

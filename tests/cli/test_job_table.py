@@ -116,6 +116,12 @@ def test_the_best_of_a_sweep(fake: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("ls", "gpus", "--group", "sweep").err.startswith("hpcdl: --group is for jobs")
     ids = [line.split()[0] for line in hpcdl("ls", "--all", "--sort", "metric").out.splitlines()[1:]]
     assert ids[:3] == ["1", "6", "5"], "members are not folded where their metric counts"
+    for each in rows:
+        each["metric"] = None
+    for argv in (("ls", "--group", "sweep"), ("ls", "--sort", "-metric")):
+        said = hpcdl(*argv).err
+        assert said.startswith("hpcdl: no job reported a metric, which hpcdl.progress(step, metric=loss) does"), argv
+    assert hpcdl("ls", "--sort", "metric", "--json").err == hpcdl("ls", "--sort", "id").err == ""
     hpcdl("ls", "--tag", "exp*")
     assert "tag=exp%2A" in fake.requests[-1][1]
 

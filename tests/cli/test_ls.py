@@ -53,7 +53,8 @@ def test_show_has_the_attempts_of_a_job(jobs: FakeDaemon, hpcdl: Run) -> None:
         attempt(4, ended_at=None),
     ]
     lines = hpcdl("show", 3).out.splitlines()
-    start, at = lines.index(next(line for line in lines if line.startswith("ATTEMPT"))), moment_text(1000.0)
+    start = lines.index(next(line for line in lines if line.startswith("ATTEMPT")))
+    at = moment_text(1000.0).partition(" ")[2]
     assert [re.split("  +", line.strip()) for line in lines[start : start + 5]] == [
         ["ATTEMPT", "STARTED", "TOOK", "GPUS", "STEPS", "LOST", "ENDED BY"],
         ["1", at, "1 min 10 s", "2 of n[1-2]", "20-57", "17 steps", "infrastructure, killed from outside"],
@@ -62,6 +63,8 @@ def test_show_has_the_attempts_of_a_job(jobs: FakeDaemon, hpcdl: Run) -> None:
         [""],
     ]
     assert len(hpcdl("show", 3, "--json").value["job"]["attempts"]) == 4
+    jobs.world.attempts[3] = [attempt(1), attempt(2, started_at=86_400.0 * 3, ended_at=86_400.0 * 3 + 1.0)]
+    assert moment_text(1000.0) in hpcdl("show", 3).out, "on two days the day is said"
     jobs.world.attempts[3] = [attempt(number) for number in range(1, 26)]
     done = hpcdl("show", 3)
     shown = [line.split()[0] for line in done.out.splitlines() if line.endswith("killed from outside")]

@@ -1,5 +1,6 @@
 """`hpcdl report`: through the daemon's API, and from the ledger of one that ended."""
 
+import re
 import time
 from datetime import datetime
 from pathlib import Path
@@ -62,13 +63,25 @@ def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
     assert "2026-03-02" in page.read_text()
 
 
-@pytest.mark.parametrize(("room", "drawn"), [(None, 24), (120, 24), (98, 14), (80, 0), (20, 0)])
+@pytest.mark.parametrize(
+    ("room", "left_out"), [(None, []), (80, ["RESCALING", "LOST"]), (60, ["RESCALING", "LOST", "GOODPUT"])]
+)
+def test_a_terminal_gets_the_columns_that_say_something(
+    ledger: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch, room: int | None, left_out: list[str]
+) -> None:
+    monkeypatch.setattr("hpcdl.cli.report.stdout_takes", lambda: (room, False))
+    shown = hpcdl("report").out.splitlines()[0].split()
+    expected = ["JOB", "GPU-H", *(name.upper() for name in NAMES), "GOODPUT"]
+    assert shown == [title for title in expected if title not in left_out]
+
+
+@pytest.mark.parametrize(("room", "drawn"), [(None, 24), (120, 24), (86, 19), (80, 13), (20, 0)])
 def test_bars_are_as_long_as_the_terminal_leaves_room_for(
     ledger: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch, room: int | None, drawn: int
 ) -> None:
     monkeypatch.setattr("hpcdl.cli.report.stdout_takes", lambda: (room, False))
     table, under = hpcdl("report").out.split("\n\n")
-    bars = [line.rpartition("%")[2].strip() for line in table.splitlines()[1:]]
+    bars = [re.sub("[^█▒▓▞×·]", "", line) for line in table.splitlines()[1:]]
     assert max(map(len, bars)) == drawn
     assert under.startswith("█ useful  ▒ starting") == (drawn > 0)
     assert drawn == 0 or room is None or max(map(len, table.splitlines())) <= room

@@ -155,7 +155,7 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
     if past.lost_gpu_s > 0:
         steps = f"{count(past.lost_steps, 'step')}, " if past.lost_steps else ""
         trained = f"{seconds_text(past.lost_s)} of training, " if past.lost_s > 0 else ""
-        lines.append(f"lost {steps}{trained}{_hours(past.lost_gpu_s)}, to other ends")
+        lines.append(f"lost {steps}{trained}{_hours(past.lost_gpu_s)}, to ends without a new checkpoint")
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
         poisoned = job.last.detail.startswith(POISON) and job.last.cause is Cause.INFRASTRUCTURE
         lines.append((_LASTING if poisoned else _NEXT[job.last.cause]).format(id=job.id))

@@ -220,7 +220,7 @@ def test_the_account_in_words() -> None:
     assert "suspended 1 time: 1 for other jobs" in told
     drilled = replace(job, drill=Drill(True))
     assert "suspended 1 time: 1 for other jobs or a preemption test" in aftermath(drilled, past_of(story(), 0.0))
-    assert "lost 20 steps, 20 s of training, 0.011 GPU-hours, to other ends" in told
+    assert "lost 20 steps, 20 s of training, 0.011 GPU-hours, to ends without a new checkpoint" in told
 
 
 @pytest.mark.parametrize(
