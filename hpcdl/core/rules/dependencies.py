@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.units import ranges
 from hpcdl.core.model.world import BatchEnd, Job, JobState, World
 
 _FAILED = (JobState.FAILED, JobState.CANCELLED)
@@ -21,7 +22,8 @@ def waiting_why(world: World, job: Job) -> str:
     if not (spec.after or spec.conditions) or job.first_start_at is not None:
         return ""
     waits = [each for each in spec.after if (before := world.jobs.get(each)) is None or not before.finished]
-    found = [f"{'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"] if waits else []
+    numbers = ranges(waits).replace(",", ", ")
+    found = [f"{'job' if len(waits) == 1 else 'jobs'} {numbers} to be DONE"] if waits else []
     for group in spec.conditions:
         verdicts = [_verdict(world, job, each) for each in group]
         if True not in verdicts:

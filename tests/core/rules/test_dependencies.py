@@ -98,6 +98,15 @@ def test_one_of_several_conditions_suffices() -> None:
     )
 
 
+def test_what_a_job_waits_for_is_named_by_ranges() -> None:
+    model = cluster(gpus=1)
+    model.submit(*(spec(steps=200) for _ in range(5)))
+    sweep, some = model.submit(spec(after=(1, 2, 3, 4, 5)), spec(after=(2, 3, 5)))
+    model.run(1.0)
+    assert why(model, sweep) == "waiting for jobs 1-5 to be DONE"
+    assert why(model, some) == "waiting for jobs 2-3, 5 to be DONE"
+
+
 def test_what_can_never_come_ends_a_job_at_its_submit_and_refuses_its_retry() -> None:
     model = cluster()
     model.submit(spec())
