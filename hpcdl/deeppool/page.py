@@ -23,7 +23,7 @@ def plan_page(problem: BurstProblem, plan: BurstPlan, title: str, reasons: Mappi
         "<h2>Layers</h2>",
         _table(plan, reasons or {}),
     ]
-    return document(visible(title, 200), parts)
+    return document(visible(title, 200), parts, script=True)
 
 
 def _summary(problem: BurstProblem, plan: BurstPlan, plain: BurstPlan) -> str:

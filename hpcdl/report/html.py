@@ -138,7 +138,9 @@ def table_of_cells(
 
 def table_cell(title: str, inside: str, *, right: bool = False, more: str = "") -> str:
     """A cell that has the title of its column where there is no room for a table. `more`: attributes."""
-    return f'<td data-label="{title}"{_RIGHT if right else ""}{more}>{inside}</td>'
+    classes = " ".join(name for name, fits in (("right", right), ("none", inside == "–")) if fits)
+    kind = f' class="{classes}"' if classes else ""
+    return f'<td data-label="{title}"{kind}{more}>{inside}</td>'
 
 
 _RIGHT = ' class="right"'

@@ -17,7 +17,7 @@ from hpcdl.report.grid import MOST_TILES, Hrefs, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
 from hpcdl.report.html import document, html, links_html, note, table_cell, table_of_cells, visible
-from hpcdl.report.names import breakable, job_colour, job_mark, numbers_text, stem
+from hpcdl.report.names import breakable, job_colour, marked, numbers_text, stem
 from hpcdl.report.series import curves_html, number_text
 from hpcdl.report.spans import read_history
 from hpcdl.report.timeline import Scale, draw, timeline_legend
@@ -286,7 +286,7 @@ def _running(answer: Row, at: float, shown: PageState) -> str:
     if not rows:
         return section("running", "Running", note("No job holds a GPU."), 0)
     columns = (
-        TableColumn("Job", lambda row: f"{job_mark(row['id'])} {shown.hrefs.job_link(row['id'], str(row['id']))}"),
+        TableColumn("Job", lambda row: marked(row["id"], shown.hrefs.job_link(row["id"], str(row["id"])))),
         TableColumn("Name", lambda row: job_name(row, row.get("shown"))),
         TableColumn("State", lambda row: html(row["state"], 20)),
         TableColumn("GPUs", lambda row: str(row["gpus"]), right=True),
@@ -296,8 +296,9 @@ def _running(answer: Row, at: float, shown: PageState) -> str:
         *metric_column(rows),
         TableColumn("Saved", _saved, lambda row: row.get("saved_step") or -1.0),
         TableColumn("Done", lambda row: _then(row, "eta", at, shown), lambda row: row.get("eta_s")),
-        TableColumn("Why", lambda row: _long(row.get("reason", ""), 90)),
     )
+    if any(row.get("reason") for row in rows):
+        columns += (TableColumn("Why", lambda row: _long(row.get("reason", ""), 90)),)
     text = f"and {count(left, 'more job')} that hold fewer GPUs: hpcdl ls lists all of them"
     table = listed("Running jobs", _by_array(rows, answer.get("arrays") or {}), columns)
     return section("running", "Running", table + (note(text) if left else ""), len(rows) + left)
@@ -310,7 +311,7 @@ def _curves(answer: Row, shown: PageState) -> str:
     for job, found in (answer.get("curves") or {}).items():
         if job in names and found:
             link = shown.hrefs.job_link(int(job), job)
-            parts.append(f"<h3>{job_mark(int(job))} {link} {breakable(names[job])}</h3>{curves_html(found)}")
+            parts.append(f"<h3>{marked(int(job), link)} {breakable(names[job])}</h3>{curves_html(found)}")
     more = len(answer["running"]) - len(parts)
     told = note(f"hpcdl show ID has those of the other {count(more, 'job')}.") if parts and more else ""
     return section("curves", "Curves", "".join(parts) + told) if parts else ""
@@ -376,7 +377,7 @@ def _waiting(answer: Row, at: float, shown: PageState) -> str:
     columns = (
         TableColumn(
             "Job",
-            lambda row: shown.hrefs.job_link(row["id"] if shown.served else 0, html(row.get("ids", row["id"]), 60)),
+            lambda row: shown.hrefs.job_link(row["id"] if shown.served else 0, _ids(str(row.get("ids", row["id"])))),
         ),
         TableColumn("Name", name),
         TableColumn("State", lambda row: html(row["state"], 20) + (" (held)" if row.get("held") else "")),
@@ -391,6 +392,11 @@ def _waiting(answer: Row, at: float, shown: PageState) -> str:
     left = number - sum(row.get("number", 1) for row in folded)
     more = note(f"and {left} more: hpcdl ls lists all of them") if left > 0 else ""
     return section("waiting", "Waiting", listed("Waiting jobs", folded, columns) + more, number)
+
+
+def _ids(text: str) -> str:
+    """Numbers of jobs as a fragment of HTML that breaks after commas only: `33,35-44`."""
+    return ",<wbr/>".join(f'<span class="kept">{each}</span>' for each in html(text, 60).split(","))
 
 
 def _failed(answer: Row, at: float, shown: PageState) -> str:
@@ -467,10 +473,10 @@ def progress_bar(row: Row) -> str:
         return f"step {step}"
     part = max(0.0, min(1.0, step / total))
     return (
-        f'<svg width="90" height="9" class="progress {job_colour(row["id"])}" aria-hidden="true">'
+        f'<span class="kept"><svg width="90" height="9" class="progress {job_colour(row["id"])}" aria-hidden="true">'
         f'<rect width="100%" height="100%" rx="2" class="empty"/>'
         f'<rect width="{100 * part:.1f}%" height="100%" rx="2" class="full"/></svg> '
-        f'<span title="step {step} of {total}">{100 * part:.0f} %</span>'
+        f'<span title="step {step} of {total}">{100 * part:.0f} %</span></span>'
     )
 
 

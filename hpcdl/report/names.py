@@ -23,6 +23,11 @@ def job_mark(job: int) -> str:
     return f'<svg width="10" height="10" class="gpu {job_colour(job)}" aria-hidden="true">{full}</svg>'
 
 
+def marked(job: int, number: str) -> str:
+    """A job's colour and its number, a fragment of HTML, which stay together."""
+    return f'<span class="kept">{job_mark(job)} {number}</span>'
+
+
 def breakable(text: object, most: int = 200) -> str:
     """A name as a fragment of HTML that may break after `_`, `-`, `/`, `=` and `,`."""
     return re.sub(r"([_/=,-])", r"\1<wbr/>", html(text, most))

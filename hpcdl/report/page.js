@@ -83,7 +83,8 @@
     const reset = make("button", { type: "button" }, "All");
     const closer = make("button", { type: "button", "aria-label": "Zoom in" }, "+");
     const wider = make("button", { type: "button", "aria-label": "Zoom out" }, "−");
-    const row = make("div", { class: "tools" }, closer, wider, reset, "or draw over the times to look closer at");
+    const hint = make("span", { class: "hint" }, "or draw over the times to look closer at");
+    const row = make("div", { class: "tools" }, closer, wider, reset, hint);
     drawing.before(row);
     const zoom = (scale, middle) => {
       scale = Math.min(400, Math.max(1, scale));
@@ -123,18 +124,33 @@
     if (scale > 1) zoom(scale, place); else label(drawing);
   };
 
+  // The longest of these that has room: with its GPUs, the name, what tells it from others of its array, the number.
   const label = drawing => drawing.querySelectorAll("svg.bar[data-job]").forEach(bar => {
-    const room = bar.getBoundingClientRect().width - 12, name = bar.querySelector("title").textContent.split(": job ")[0];
-    const shown = [name, bar.dataset.job].find(text => 7.5 * text.length <= room);
+    const first = bar.querySelector("title").textContent.split("\n")[0], end = first.lastIndexOf(": job ");
+    const name = first.slice(0, end), gpus = (/[0-9]+ GPUs?$/.exec(first) || [""])[0], job = bar.dataset.job;
+    const member = /\[([^[\]]*=[^[\]]*)\]$/.exec(name);
+    const short = member ? job + " [" + member[1].replace(/[^,=]*=/g, "") + "]" : job + " " + name.slice(0, 12) + "…";
+    const room = bar.width.baseVal.value - 12, letter = innerWidth > 700 ? 7.5 : 6.7;
+    const shown = [name + (gpus && " · " + gpus), name, short, job].find(text => letter * text.length <= room) || "";
     let text = bar.querySelector("text");
+    const height = bar.height.baseVal.value;
+    if (height < 20) return;  // a background, below its foreground, or at the gate
     if (!text && shown) {
       text = document.createElementNS(bar.namespaceURI, "text");
       text.setAttribute("class", "name");
       text.setAttribute("x", 6);
-      text.setAttribute("y", 16);
+      text.setAttribute("y", 26 * ((Math.round((height + 2) / 26) - 1) >> 1) + 16);
       bar.append(text);
     }
-    if (text && (!shown || !text.textContent.startsWith(shown) || shown !== name)) text.textContent = shown || "";
+    if (!text || text.textContent === shown) return;
+    text.textContent = shown;
+    if (shown !== name && shown.startsWith(name)) {
+      const more = document.createElementNS(bar.namespaceURI, "tspan");
+      more.setAttribute("class", "count");
+      more.textContent = shown.slice(name.length);
+      text.textContent = name;
+      text.append(more);
+    }
   });
   addEventListener("resize", () => document.querySelectorAll(".zoomable").forEach(label));
 
@@ -239,7 +255,7 @@
   };
   const follow = log => read(log).then(() => setTimeout(follow, 1000, log));
 
-  if (main.querySelectorAll("tbody tr").length > 5 && (data.at || data.jobHref)) {
+  if (main.querySelectorAll("tbody tr").length > 5 && main.querySelector(".cards")) {
     const first = main.querySelector("header, h1");
     if (first) first.after(tools); else main.prepend(tools);
   }

@@ -12,11 +12,11 @@ from typing import Any
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.report.account import account, story_of_rows
-from hpcdl.report.clock import Local, clock_text
+from hpcdl.report.clock import Local, clock_text, moment_text
 from hpcdl.report.history import History
 from hpcdl.report.html import HtmlTable, document, html, note, table_cell, table_html, table_of_cells
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
-from hpcdl.report.names import breakable, job_mark
+from hpcdl.report.names import breakable, marked
 from hpcdl.report.stacked import summary
 from hpcdl.report.timeline import Scale, draw, timeline_legend
 
@@ -51,6 +51,9 @@ def timeline_page(event_rows: Iterable[Mapping[str, Any]], title: str, local: Lo
     history = story.history
     parts = [f"<h1>{escape(title)}</h1>"]
     if history.jobs:
+        if local is not None:
+            begin, end = (moment_text(at, local) for at in (history.begin, history.end))
+            parts.append(note(f"{begin} to {end}"))
         makespan = f"Makespan {long_text(history.end - history.begin)}. "
         found = account(story, until=story.watch.last_at)
         parts.append(note(makespan + summary(found), "figures"))
@@ -73,7 +76,7 @@ def _linked(table: HtmlTable) -> str:
     """The table of jobs, each with its colour, and where a click on its bar leads."""
     rows = []
     for number, name, *rest in table.rows:
-        inside = (f"{job_mark(int(number))} {number}", breakable(name), *map(html, rest))
+        inside = (marked(int(number), number), breakable(name), *map(html, rest))
         cells = (
             table_cell(title, text, right=place in table.right)
             for place, (title, text) in enumerate(zip(table.header, inside, strict=True))
@@ -165,5 +168,5 @@ def job_table(
     )
     start, end = ("Start, s", "End, s") if local is None else ("Start", "End")
     lost_title = () if lost is None else ("Lost, GPU-s",)
-    header = ("Id", "Job", "State", start, end, "Wait, s", "JCT, s", "GPUs", "Suspends", "Suspended, s", *lost_title)
-    return HtmlTable("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9, 10}))
+    header = ("Job", "Name", "State", start, end, "Wait, s", "JCT, s", "GPUs", "Suspends", "Suspended, s", *lost_title)
+    return HtmlTable("", header, rows, frozenset({0, 3, 4, 5, 6, 7, 8, 9, 10}))

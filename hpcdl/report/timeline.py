@@ -142,6 +142,11 @@ def anchor_at(x: float) -> str:
     return "start" if x < 4 else "end" if x > 96 else "middle"
 
 
+def _edge(x: float) -> str:
+    """The class of a mark that on a telephone has too little room beside it to stand in the middle of its line."""
+    return " first" if x < 10 else " last" if x > 90 else ""
+
+
 def _axis(scale: Scale, height: int) -> str:
     marks = scale.marks()
     # Even an SVG narrow enough for a telephone has room for every second label.
@@ -150,7 +155,7 @@ def _axis(scale: Scale, height: int) -> str:
         odd = ' class="odd"' if number % 2 else ""
         parts.append(
             f'<line x1="{x:.3f}%" x2="{x:.3f}%" y1="14" y2="{height + 2}" class="grid"/>'
-            f'<g{odd}><text x="{x:.3f}%" y="{height + 17}" text-anchor="{anchor_at(x)}" class="tick">'
+            f'<g{odd}><text x="{x:.3f}%" y="{height + 17}" text-anchor="{anchor_at(x)}" class="tick{_edge(x)}">'
             f"{text}</text></g>"
         )
     return "".join(parts)

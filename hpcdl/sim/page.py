@@ -58,7 +58,7 @@ def page_of(workload: Workload, conditions: Conditions, runs: Sequence[Run]) -> 
     else:
         parts.append(note("There is no run to compare."))
     parts += [note(_READING), note(UTILISATION)]
-    return document(f"Simulated: {workload.name}", parts)
+    return document(f"Simulated: {workload.name}", parts, script=True)
 
 
 def _whole(run: SimulatedRun, results: Results) -> bool:

@@ -291,7 +291,7 @@ def test_the_page_is_one_file_with_every_number() -> None:
     "page, titles",
     [
         (lambda: account_page("a", "a day", [told(set_three())]), ["job", "GPU-hours", "useful"]),
-        (lambda: timeline_page(rows(set_three()), "a"), ["Id", "Job", "State"]),
+        (lambda: timeline_page(rows(set_three()), "a"), ["Job", "Name", "State"]),
     ],
 )
 def test_where_there_is_no_room_for_a_table_each_cell_has_its_title(page: Callable[[], str], titles: list[str]) -> None:

@@ -137,7 +137,24 @@ def test_the_last_metric_has_a_column_where_there_is_one() -> None:
     assert "Metric" not in Reader(drawn(answer())).text
     text = drawn(answer(running=[RUNNING | {"metric": 0.03125}, RUNNING | {"id": 2}]))
     assert '<td data-label="Metric" class="right" data-v="0.03125">0.03125</td>' in text
-    assert '<td data-label="Metric" class="right">–</td>' in text
+    assert '<td data-label="Metric" class="right none">–</td>' in text
+
+
+def test_running_jobs_have_a_column_of_reasons_where_one_has_some() -> None:
+    def why(reason: str) -> str:
+        text = drawn(answer(running=[RUNNING | {"reason": reason}]))
+        return text[text.index('<section id="running">') : text.index('<section id="waiting">')]
+
+    assert "Why" not in why("")
+    assert '<td data-label="Why">held back</td>' in why("held back")
+
+
+def test_numbers_of_jobs_break_after_commas_only() -> None:
+    array = {"array": 13, "state": "QUEUED"}
+    jobs = [row(number, name=f"sweep[{number}]", **array) for number in (13, 14, 15, 17)]
+    arrays = {"13": {"waiting": 4, "ids": "13-15,17", "varies": []}}
+    text = drawn(answer(waiting=jobs, arrays=arrays))
+    assert '<span class="kept">13-15</span>,<wbr/><span class="kept">17</span>' in text
 
 
 def test_a_node_that_came_back_with_fewer_gpus() -> None:
@@ -177,7 +194,7 @@ def test_names_and_reasons_are_only_text(name: str, other: str, reason: str) -> 
     """Whatever they are, the page has the same elements and attributes, and nothing from elsewhere."""
 
     def page(name: str, other: str, reason: str) -> Reader:
-        hostile = RUNNING | {"name": name, "reason": reason, "on": [other]}
+        hostile = RUNNING | {"name": name, "reason": reason or "x", "on": [other]}
         failed = {"id": 3, "name": name, "finished_at": 940.0, "cause": reason, "detail": other}
         notice = {"id": 4, "kind": name, "text": reason, "at": 950.0, "destinations": [
             {"destination": other, "state": name, "attempts": 2, "why": reason}

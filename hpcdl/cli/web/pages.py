@@ -7,7 +7,7 @@ which it was true. No page waits for another's questions, and none asks on after
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ from hpcdl.report.live import (
     progress_bar,
     section,
 )
-from hpcdl.report.names import breakable, job_mark
+from hpcdl.report.names import breakable, job_mark, marked
 from hpcdl.report.series import curves_html
 
 BACK_S, OVERVIEW_S = 6 * 3600.0, 3 * 3600.0
@@ -141,7 +141,7 @@ class Pages:
 
         found = sorted(rows.get("jobs", ()), key=lambda row: -int(row["id"]))
         columns = (
-            TableColumn("Job", lambda row: f"{job_mark(row['id'])} {shown.hrefs.job_link(row['id'], str(row['id']))}"),
+            TableColumn("Job", lambda row: marked(row["id"], shown.hrefs.job_link(row["id"], str(row["id"])))),
             TableColumn("Name", job_name),
             TableColumn("State", lambda row: html(row["state"])),
             TableColumn("GPUs", lambda row: str(row["gpus"] or "–"), lambda row: row["gpus"], right=True),
@@ -279,8 +279,8 @@ class Pages:
             f'data-source="/job/{job}/log"></pre>'
         )
 
-    @staticmethod
-    def _facts(row: Row, why: Row, at: float, shown: PageState) -> str:
+    @classmethod
+    def _facts(cls, row: Row, why: Row, at: float, shown: PageState) -> str:
         spec = row.get("spec") or {}
         reasons = dict.fromkeys(map(str, filter(None, (row.get("reason"), *why.get("details", ())))))
         where = ", ".join(
@@ -298,9 +298,7 @@ class Pages:
                 for name, key in (("Submitted", "submitted_at"), ("Started", "started_at"), ("Finished", "finished_at"))
                 if row.get(key) is not None
             },
-            "Cause": html(row.get("cause") or ""),
-            "What happened": html(row.get("detail") or "", 1000),
-            "Exit code": "" if row.get("exit_code") is None else str(row["exit_code"]),
+            **cls._end(row, reasons),
             "Attempts": str(row.get("incarnation") or ""),
             "Tags": html(" ".join(row.get("tags") or ())),
             "Links": links_html(row.get("links") or {}),
@@ -310,6 +308,18 @@ class Pages:
         inside = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in facts.items() if text)
         return section("facts", "Where it stands", f"<dl>{inside}</dl>")
 
+    @staticmethod
+    def _end(row: Row, reasons: Container[str]) -> dict[str, str]:
+        """How the job ended or, of one that goes on, its last attempt."""
+        cause, detail = row.get("cause") or "", row.get("detail") or ""
+        if row.get("finished_at") is None:
+            return {"Last ended by": html(", ".join(filter(None, (cause, detail))), 1000)}
+        return {
+            "Cause": html(cause),
+            "What happened": "" if detail in reasons else html(detail, 1000),
+            "Exit code": "" if row.get("exit_code") is None else str(row["exit_code"]),
+        }
+
 
 _GPU = ("index", "state", "job", "incarnation", "util", "used", "memory", "detail", "since", "background")
 
@@ -317,7 +327,7 @@ _GPU = ("index", "state", "job", "incarnation", "util", "used", "memory", "detai
 def _holder(row: Row, names: Mapping[int, str], shown: PageState) -> str:
     held = [row["job"], row.get("background")]
     told = [
-        f"{job_mark(job)} {shown.hrefs.job_link(job, str(job))} {breakable(names.get(job, ''))}" for job in held if job
+        f"{marked(job, shown.hrefs.job_link(job, str(job)))} {breakable(names.get(job, ''))}" for job in held if job
     ]
     return "<br/>".join(told) or "–"
 

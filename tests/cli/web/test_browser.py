@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.incarnation import Cause
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_page import tell as tell_page
 from tests.cli.web.site import SOON_S, Site, host_of, site, tell, two_jobs
+from tests.report.story import placed, rows
 from tests.report.test_live import answer, gpu, node, row
 
 if TYPE_CHECKING:
@@ -292,11 +295,70 @@ def test_the_timeline_zooms_by_brush(window: Window) -> None:
     until(page, "document.querySelector('.zoomable .plot svg').getAttribute('width') === '100%'")
 
 
+def swept(width: float) -> dict[str, Any]:
+    """Two jobs side by side, of which the second has the last `width` of the time."""
+    names = {1: "resnet-50[lr=0.1,bs=32]", 2: "resnet-50[lr=0.01,bs=64]", 3: "pretraining-without-any-sweep"}
+    begin, end, now = 1000.0, 4600.0 - 3600.0 * width, 4600.0
+    done = (end, ev.IncarnationEnded(1, 1, Cause.DONE))
+    told = [(begin, ev.StartRequested(1, 1, ("n1",), placed([0]))), done]
+    told += [(end, ev.StartRequested(job, 1, ("n1",), placed([gpu]))) for job, gpu in ((2, 0), (3, 1))]
+    return {
+        "at": now, "nodes": [node("n1", gpu(0, 2), gpu(1, 3))], "events": rows(told), "last": len(told),
+        "names": {str(number): name for number, name in names.items()},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "width, viewport, second, third",
+    [
+        (0.5, 1280, "resnet-50[lr=0.01,bs=64] · 1 GPU", "pretraining-without-any-sweep · 1 GPU"),
+        (0.12, 1280, "2 [0.01,64]", "3 pretraining-…"),
+        (0.5, 400, "2 [0.01,64]", "3 pretraining-…"),
+        (0.12, 400, "2", "3"),
+        (0.02, 400, "", ""),
+    ],
+)
+def test_a_bar_shows_of_its_name_what_has_room(
+    browser: "Browser",
+    hpcdl: Run,
+    fake: FakeDaemon,
+    tmp_path: Path,
+    width: float,
+    viewport: int,
+    second: str,
+    third: str,
+) -> None:
+    told = answer(**swept(width))
+    tell_page(fake, "login1", **{key: value for key, value in told.items() if key != "after"})
+    target = tmp_path / "now.html"
+    assert hpcdl("page", "-o", target).code == 0
+    page = browser.new_page(viewport={"width": viewport, "height": 900})
+    try:
+        page.set_default_timeout(SOON_MS)
+        page.goto(target.as_uri())
+        bars = page.locator("svg.bar[data-job]")
+        shown = {bar.get_attribute("data-job"): bar.evaluate(BAR_TEXT) for bar in bars.all()}
+        assert {job: text for job, (text, _) in shown.items() if job != "1"} == {"2": second, "3": third}
+        assert all(fits for _, fits in shown.values()), "none is cut"
+    finally:
+        page.close()
+
+
+BAR_TEXT = """bar => {
+  const text = bar.querySelector("text");
+  return [text ? text.textContent : "", !text || text.getComputedTextLength() + 6 <= bar.width.baseVal.value];
+}"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_a_telephone(window: Window, scheme: Any) -> None:
+def test_every_page_fits_a_telephone(scene: Scene, window: Window, scheme: Any) -> None:
+    folder = scene.home / "logs" / "2"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("1.n1.log", "1.a-node-of-a-long-name.log", "2.n1.log", "2.n1.streams"):
+        (folder / name).touch()
     window.page.set_viewport_size({"width": 400, "height": 800})
     window.page.emulate_media(color_scheme=scheme)
-    for path in ("/", "/jobs", "/job/1", "/node/n1", "/timeline"):
+    for path in ("/", "/jobs", "/job/1", "/job/2", "/node/n1", "/timeline"):
         page = window.go(path)
         page.wait_for_selector("h1")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path

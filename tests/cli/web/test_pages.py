@@ -67,6 +67,22 @@ def test_the_last_metric_has_a_column_in_the_list_of_jobs(tmp_path: Path) -> Non
     assert "Metric" not in pages(tmp_path, full_row(1, step=None)).jobs()
 
 
+def facts(page: str) -> list[tuple[str, str]]:
+    return re.findall(r"<dt>([^<]*)</dt><dd>(.*?)</dd>", page)
+
+
+def test_the_end_of_an_attempt_is_not_the_end_of_its_job(tmp_path: Path) -> None:
+    ended = {"cause": "suspended", "detail": "saved at step 5", "exit_code": 0}
+    goes_on = dict(facts(pages(tmp_path, full_row(1, finished_at=None, **ended)).job(1)))
+    assert goes_on["Last ended by"] == "suspended, saved at step 5"
+    assert not goes_on.keys() & {"Cause", "What happened", "Exit code"}
+    over = {"state": "FAILED", "finished_at": NOW, "cause": "user error", "detail": "exit code 1", "exit_code": 1}
+    failed = dict(facts(pages(tmp_path, full_row(1, **over)).job(1)))
+    assert (failed["Cause"], failed["What happened"], failed["Exit code"]) == ("user error", "exit code 1", "1")
+    told = dict(facts(pages(tmp_path, full_row(1, **over | {"reason": "exit code 1"})).job(1)))
+    assert "What happened" not in told, "it stands among the reasons"
+
+
 def test_it_knows_why_the_pages_are_empty(tmp_path: Path) -> None:
     assert "hpcdl daemon start" in Pages(lambda: Client(tmp_path, patience_s=0.0), tmp_path).trouble()
     assert pages(tmp_path, full_row(1)).trouble() == ""
