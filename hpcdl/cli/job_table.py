@@ -7,7 +7,7 @@ only where it is needed.
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcdl.cli.columns import ColumnSpec, metric_text, plain, spec, sweep_text
@@ -18,13 +18,23 @@ from hpcdl.core.model.units import count, ranges
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _GAP = 2
 _NOTE_LINES = 2  # of a note that has no room beside its row
+_NOTE_ROOM = 30  # columns: `12th in queue, starts in 1h20m`
 _NOTHING = "-"
 _ORDER = ("RUNNING", *(state for state in reversed(STATES) if state not in ("RUNNING", *FINISHED)), *FINISHED)
 
 
-def noted_lines(columns: Sequence[Column], cells: Sequence[list[str]], notes: Sequence[str], width: int) -> list[str]:
+def noted_lines(
+    columns: Sequence[Column],
+    cells: Sequence[list[str]],
+    notes: Sequence[str],
+    width: int,
+    *,
+    below: bool = True,
+    colour: bool | None = None,
+) -> list[str]:
     """The lines of a table in `width` columns, each note beside its row, from the first cell on after which there is
-    nothing but `-`; a note for which that is too little has the lines below.
+    nothing but `-`; a note for which that is too little has the lines below or, not `below`, is cut. `colour`: None
+    where the output says.
     """
     notes = list(map(escape, notes))
     texts = [[escape(cell) for cell in each] for each in cells]
@@ -35,21 +45,29 @@ def noted_lines(columns: Sequence[Column], cells: Sequence[list[str]], notes: Se
             start -= 1
             texts[start][number] = ""
         starts.append(start)
-    widths = column_widths(columns, texts, width)
+    whole = width
+    if not below:  # long names leave as much of a note as says the most
+        widths = column_widths(columns, texts, width)
+        for note, start in zip(notes, starts, strict=True):
+            after = sum(widths[start:]) + _GAP * (len(columns) - start)
+            room = min(width_of(note), _NOTE_ROOM)
+            whole = min(whole, width - room + after - _GAP) if note else whole
+        whole = max(whole, width // 2)
+    widths = column_widths(columns, texts, whole)
     begins = [sum(widths[:at]) + _GAP * at for at in range(len(widths) + 1)]
-    title, *rows = table_lines(columns, texts, width=width, colour=use_colour())
+    title, *rows = table_lines(columns, texts, width=whole, colour=use_colour() if colour is None else colour)
     lines = [f"{title}  NOTE" if any(notes) and begins[-1] + len("NOTE") <= width else title]
     for row, note, start in zip(rows, notes, starts, strict=True):
         begin = begins[start]
         if not note:
             lines.append(row)
-        elif width_of(note) <= width - begin:
-            lines.append(row + " " * (begin - width_of(_COLOUR.sub("", row))) + note)
+        elif width_of(note) <= width - begin or not below:
+            lines.append(row + " " * (begin - width_of(_COLOUR.sub("", row))) + cut(note, max(1, width - begin)))
         else:
-            below = textwrap.wrap(note, max(20, width - begins[1]))
-            if len(below) > _NOTE_LINES:
-                below[_NOTE_LINES - 1] = cut(" ".join(below[_NOTE_LINES - 1 :]), max(20, width - begins[1]))
-            lines += [row, *(" " * begins[1] + text for text in below[:_NOTE_LINES])]
+            wrapped = textwrap.wrap(note, max(20, width - begins[1]))
+            if len(wrapped) > _NOTE_LINES:
+                wrapped[_NOTE_LINES - 1] = cut(" ".join(wrapped[_NOTE_LINES - 1 :]), max(20, width - begins[1]))
+            lines += [row, *(" " * begins[1] + text for text in wrapped[:_NOTE_LINES])]
     return lines
 
 
@@ -62,8 +80,13 @@ def summary(rows: Iterable[Row]) -> str:
 
 def states_text(rows: Iterable[Row]) -> str:
     """How many jobs there are in each state: `4 RUNNING, 16 QUEUED`."""
-    found = Counter(row.get("state") for row in rows)
-    return ", ".join(f"{found[state]} {state}" for state in _ORDER if found[state])
+    return counts_text(Counter(str(row.get("state")) for row in rows))
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """The same of numbers by state."""
+    states = (*_ORDER, *sorted(counts.keys() - {*_ORDER}))
+    return ", ".join(f"{counts[state]} {state}" for state in states if counts.get(state))
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------

@@ -22,20 +22,26 @@ from hpcdl.cli.background import BackgroundRequests
 from hpcdl.cli.columns import JOBS, folded
 from hpcdl.cli.interrupt import RepeatUntilSignal
 from hpcdl.cli.job_row import connect, duration_text
+from hpcdl.cli.job_table import counts_text, noted_lines
 from hpcdl.cli.logs import log_files
-from hpcdl.cli.output import Output, Row, cells_of, cut, escape, outputs, paint, say, table_lines, use_colour, width_of
+from hpcdl.cli.output import Output, Row, cells_of, cut, escape, outputs, paint, say, use_colour, width_of
 from hpcdl.cli.params import Seconds
 from hpcdl.cli.show import why_lines
-from hpcdl.cli.tables import FOLDED, gpu_rows, holder_text, memory_text, use_of
+from hpcdl.cli.tables import FOLDED, HOLDERS, gpu_rows, memory_text, use_of
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
 from hpcdl.core.model.units import count, ranges
 
 SORTS = ("id", "state", "gpus", "done", "eta", "name")
 """What `s` goes through."""
 
-COLUMNS = ("id", "name", "state", "gpus", "done", "eta", "reason")
+COLUMNS = ("id", "name", "state", "gpus", "done", "eta")
 
-NEEDS = JOBS.needs([JOBS.columns[name] for name in (*COLUMNS, *SORTS)], None, ("saved_step", *FOLDED))
+WIDE_COLUMNS, WIDE = ("id", "name", "state", "gpus", "elapsed", "progress", "metric", "eta"), 110
+"""Those of `hpcdl ls`, in a terminal at least so wide."""
+
+NEEDS = JOBS.needs(
+    [JOBS.columns[name] for name in (*COLUMNS, *WIDE_COLUMNS, "note", *SORTS)], None, ("saved_step", *FOLDED)
+)
 """Keys of the rows of jobs that are drawn."""
 
 KEYS = "q quit  ? help  ⏎ why  l logs  e unfold  z suspend  u resume  x cancel"
@@ -125,7 +131,7 @@ class TopView:
         """The lines of the table in their order; members of an array that are alike are one."""
         rows = JOBS.sort(self.answers.jobs, f"-{self.sort}" if self.reverse else self.sort)
         rows = folded({**row, "array": None} if row.get("array") in self.expanded else row for row in rows)
-        return [{**row, "reason": str(row.get("reason") or "").replace("--no-fold", "e")} for row in rows]
+        return [{**row, "note": str(row.get("note") or "").replace("--no-fold", "e")} for row in rows]
 
     def line(self) -> Row | None:
         """The line that is chosen; the first one where none is."""
@@ -197,7 +203,7 @@ def _header(view: TopView) -> list[Styled]:
     title = f"hpcdl on {daemon.get('host', '?')} (pid {daemon.get('pid', '?')}){up}{stopping}"
     title += f"  {daemon.get('policy', '?')} for {daemon.get('objective', '?')}"
     states = answers.status.get("jobs") or {}
-    jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none"
+    jobs = counts_text(states) or "none"
     return [(title, "title"), (_use(answers.nodes), ""), (f"jobs  {jobs}", ""), (_saved(answers.jobs), "")]
 
 
@@ -235,9 +241,11 @@ def _gpus(nodes: Sequence[Row], width: int, most: int | None) -> list[Styled]:
     names = max((width_of(str(gpu["id"])) for gpu in gpus), default=0)
     cell = width // across
     power = any(gpu.get("power_w") is not None for gpu in gpus)
-    bar = _BAR // 2 if power and cell < _CELL_POWER else _BAR
+    seen = gpus[: max(0, shown) * across]
+    longest = max((width_of(_gpu(gpu, names, _BAR, power=power)) for gpu in seen), default=0)
+    bar = _BAR // 2 if (power and cell < _CELL_POWER) or longest >= cell else _BAR
     for place in range(max(0, shown)):
-        texts = [_gpu(gpu, names, bar, power=power) for gpu in gpus[place * across : (place + 1) * across]]
+        texts = [_gpu(gpu, names, bar, power=power) for gpu in seen[place * across : (place + 1) * across]]
         lines.append(("".join(_filled(cut(text, cell - 1), cell) for text in texts).rstrip(), ""))
     if shown < rows:
         lines.append((f"… {count(len(gpus) - max(0, shown) * across, 'more GPU')}: hpcdl ls gpus", "dim"))
@@ -257,14 +265,19 @@ def _gpu(gpu: Row, names: int, size: int, *, power: bool) -> str:
         use = cut(str(wrong).center(size + 5, "!"), size + 5)
     memory = memory_text(gpu.get("used_mib"), gpu.get("memory_mib")).replace(" GiB", "G")
     watts = "" if not power else "   - " if gpu.get("power_w") is None else f"{gpu['power_w']:3.0f}W "
-    return f"{_filled(str(gpu['id']), names)} {use} {memory:>8} {watts}{holder_text(gpu)}"
+    return f"{_filled(str(gpu['id']), names)} {use} {memory:>8} {watts}{_holders(gpu)}"
+
+
+def _holders(gpu: Row) -> str:
+    """The job that holds a GPU, with the one that runs beside it."""
+    return "+".join(str(gpu[key]["job"]) for key in HOLDERS if gpu.get(key)) or "-"
 
 
 def _table(view: TopView, width: int, room: int | None) -> list[Styled]:
     rows = view.jobs()
     if not rows:
         return [("no unfinished jobs: hpcdl submit -- COMMAND", "dim")]
-    columns = [JOBS.columns[name].column for name in COLUMNS]
+    columns = [JOBS.columns[name].column for name in (COLUMNS if width < WIDE else WIDE_COLUMNS)]
     if room is None:
         first, shown = 0, rows
     else:
@@ -272,7 +285,8 @@ def _table(view: TopView, width: int, room: int | None) -> list[Styled]:
         place = next((at for at, row in enumerate(rows) if view.chosen in ids_of(row)), 0)
         first = max(0, min(place - most // 2, len(rows) - most))
         shown = rows[first : first + most]
-    titles, *lines = table_lines(columns, cells_of(columns, shown), width=width, colour=False)
+    notes = [str(row["note"]) for row in shown]
+    titles, *lines = noted_lines(columns, cells_of(columns, shown), notes, width, below=False, colour=False)
     found: list[Styled] = [(titles, "title")]
     for row, line in zip(shown, lines, strict=True):
         chosen = room is not None and view.chosen in ids_of(row)

@@ -30,7 +30,7 @@ def nodes(number: int = 1) -> list[dict[str, Any]]:
 JOBS = [
     row(1, name="b", state="RUNNING", gpus=1, step=50, total=100, saved_step=40, eta_s=60.0),
     row(2, name="a", state="RUNNING", gpus=1, step=7),
-    row(3, name="wait", reason="needs 4 GPUs, 1 free"),
+    row(3, name="wait", reason="needs 4 GPUs, 1 free", note="1st in queue, starts in 47s"),
 ]
 VIEW = TopView(Answers(STATUS, nodes(), JOBS))
 
@@ -43,24 +43,52 @@ def test_the_whole_of_it() -> None:
     assert text(VIEW)[:11] == [
         "hpcdl on n1 (pid 7), up 1 min 01 s  adaptive for jct",
         "GPUs  1 held, 1 free of 2; load now 25 %, 50 % on those held; 240 W",
-        "jobs  1 QUEUED, 2 RUNNING",
+        "jobs  2 RUNNING, 1 QUEUED",
         "saved  1 of 2 running jobs; 17 steps not saved yet",
-        "n1:0 ##...  50%  8.0/16G 200W 1.2       n1:1 .....   0%  0.0/16G  40W -",
+        "n1:0 ##...  50%  8.0/16G 200W 1         n1:1 .....   0%  0.0/16G  40W -",
         "",
-        "ID  NAME  STATE    GPUS  DONE    ETA  REASON",
-        " 1  b     RUNNING   1/1  50 %  1m00s  needs 1 GPU, 0 free",
-        " 2  a     RUNNING   1/1     -      -  needs 1 GPU, 0 free",
-        " 3  wait  QUEUED    0/1     -      -  needs 4 GPUs, 1 free",
+        "ID  NAME  STATE    GPUS  DONE    ETA  NOTE",
+        " 1  b     RUNNING   1/1  50 %  1m00s",
+        " 2  a     RUNNING   1/1     -      -",
+        " 3  wait  QUEUED    0/1  1st in queue, starts in 47s",
         "",
     ]
     assert text(VIEW)[-1] == f"[id]  {KEYS}"
+
+
+def test_a_wide_terminal_has_the_columns_of_ls_and_a_background_beside_its_foreground() -> None:
+    shared = gpu(0, holder={"job": 1, "incarnation": 2}, background={"job": 9, "incarnation": 1})
+    status = STATUS | {"jobs": {"DONE": 4, "QUEUED": 1, "RUNNING": 2, "FAILED": 1}}
+    jobs = [row(1, name="b", state="RUNNING", gpus=1, step=50, total=100, metric=0.5, eta_s=60.0)]
+    view = TopView(Answers(status, [{"name": "n1", "connected": True, "gpus": [shared]}], jobs))
+    lines = text(view, 200)
+    assert "jobs  2 RUNNING, 1 QUEUED, 4 DONE, 1 FAILED" in lines
+    assert any(line.endswith(" 1+9") for line in lines)
+    assert "ID  NAME  STATE    GPUS  ELAPSED  PROGRESS  METRIC    ETA" in lines
+    assert any("50/100     0.5  1m00s" in line for line in lines)
+
+
+def test_a_bar_is_short_where_else_a_background_would_be_cut() -> None:
+    shared = gpu(
+        0, holder={"job": 10_412, "incarnation": 2}, background={"job": 10_419, "incarnation": 1}, power_w=None
+    )
+    seen = {"name": "gpu01", "connected": True, "gpus": [shared, gpu(1, power_w=None)]}
+    (line,) = (line for line in text(TopView(Answers(STATUS, [seen]))) if line.startswith("gpu01:0"))
+    assert "gpu01:0 .....   0%  0.0/16G 10412+10419 gpu01:1" in line
+
+
+def test_a_long_name_leaves_room_for_what_another_job_waits_for() -> None:
+    jobs = [row(1, name="pretraining-" * 9, state="RUNNING", gpus=1, step=50, total=100, eta_s=60.0), JOBS[2]]
+    lines = text(TopView(Answers(STATUS, nodes(), jobs)))
+    assert any(line.endswith("…  RUNNING   1/1  50 %  1m00s") for line in lines)
+    assert any(line.endswith(" QUEUED    0/1  1st in queue, starts in 47s") for line in lines)
 
 
 @pytest.mark.parametrize("width", [20, 37, 80, 200])
 @pytest.mark.parametrize("height", [5, 10, 24, 60])
 @pytest.mark.parametrize("many", [1, 40])
 def test_it_fits_every_terminal(width: int, height: int, many: int) -> None:
-    jobs = [row(n, name="名前\x1b[31m" * 9, reason="r" * 300) for n in range(1, 200)]
+    jobs = [row(n, name="名前\x1b[31m" * 9, note="r" * 300) for n in range(1, 200)]
     for view in (
         TopView(Answers(STATUS, nodes(many), jobs), chosen=120),
         TopView(Answers()),
