@@ -65,6 +65,7 @@ def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool, spare: boo
 
     `on`: jobs may be backgrounds; else those that are go. `spare`: they may have GPUs that the plan gives nobody.
     """
+    plan = _foregrounds_first(seen, plan) if on else plan
     targets = plan.targets
     of = targets.of if isinstance(targets, Targets) else (lambda job: known[job.id])
     known: Mapping[int, Target] = {} if isinstance(targets, Targets) else plan.by_job()
@@ -99,6 +100,54 @@ def with_backgrounds(view: View, seen: View, plan: Plan, *, on: bool, spare: boo
     if isinstance(targets, Targets):
         return replace(plan, targets=targets.of_view(view, said))
     return replace(plan, targets=tuple(said.get(target.job, target) for target in targets))
+
+
+def _foregrounds_first(seen: View, plan: Plan) -> Plan:
+    """The plan where a foreground has the GPUs on which one that agreed to be a background would keep it waiting.
+
+    Only where the two may share them, so that both run: the other one becomes a background there.
+    """
+    behind = [job for job in seen.jobs if agrees(job) and not (job.placement and not job.can_suspend)]
+    ahead = [job for job in seen.jobs if job.share is not None and not job.share.as_background and not job.blocked]
+    if not behind or not ahead:
+        return plan
+    targets = plan.targets
+    said = plan.by_job() if not isinstance(targets, Targets) else {}
+    of = targets.of if isinstance(targets, Targets) else (lambda job: said[job.id])
+    waits = [job for job in ahead if of(job).placement is None and not job.leaving]
+    nodes = {node.name: node for node in seen.nodes}
+    changed: dict[int, Target] = {}
+    for back in behind if waits else ():
+        given = of(back).placement
+        if given is None or len(given.shares) > 1:
+            continue
+        if back.placement is not None and not back.placement.same_gpus(given):
+            continue
+        front = next((job for job in waits if job.id not in changed and _goes_before(job, back, given, nodes)), None)
+        if front is not None:
+            place = front.placement or Placement(given.shares, given.role)
+            beside = f"job {back.id}, which agreed to be a background, may run beside it"
+            changed[front.id] = Target(
+                front.id, place, f"{count(len(place.gpus), 'GPU')} of {place.nodes[0]}: {beside}"
+            )
+            why = f"makes room for job {front.id}, beside which it may run as a background"
+            changed[back.id] = Target(back.id, None, why)
+    if not changed:
+        return plan
+    warm = tuple(number for number in plan.warm if number not in changed)
+    if isinstance(targets, Targets):
+        return replace(plan, targets=targets.of_view(seen, changed), warm=warm)
+    return replace(plan, targets=tuple(changed.get(target.job, target) for target in targets), warm=warm)
+
+
+def _goes_before(front: JobView, back: JobView, given: Placement, nodes: Mapping[str, NodeView]) -> bool:
+    """Whether the job is to have these GPUs, of one node, which the plan gives to a background."""
+    ((name, gpus),) = ((share.node, share.gpus) for share in given.shares)
+    if front.priority < back.priority or (front.placement is not None and not front.placement.same_gpus(given)):
+        return False
+    if front.nodes != 1 or len(gpus) not in front.allowed(len(gpus)):
+        return False
+    return name in nodes and not any(share_refusal(nodes[name], gpu, front, back) for gpu in gpus)
 
 
 def agrees(job: JobView) -> bool:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcdl.adaptive.policy import Adaptive
 from hpcdl.core.controller.sharing import with_backgrounds, without_backgrounds
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
@@ -125,6 +126,45 @@ def test_a_job_before_it_in_the_queue_never_waits_for_a_background() -> None:
     assert model.job(back).outcome is JobState.DONE
 
 
+@pytest.mark.parametrize("policy", ["marble", "adaptive"])
+def test_a_foreground_does_not_wait_for_one_that_agreed_to_be_a_background(policy: str) -> None:
+    """Also where that one came first and has the GPU by itself: it starts again beside it."""
+    model = cluster()
+    model.policies.add(Adaptive)
+    model.send(cmd.ChoosePolicy(policy))
+    (back,) = model.submit(replace(BACKGROUND, steps=5_000))
+    model.run_until(lambda: model.job(back).progress.step is not None, within_s=500.0)
+    assert model.world.holders[GPU][0] == back
+    (front,) = model.submit(FOREGROUND)
+    model.run_until(lambda: model.world.holders.get(GPU, (0, 0))[0] == front, within_s=200.0)
+    model.run_until(lambda: model.world.backgrounds.get(GPU, (0, 0))[0] == back, within_s=200.0)
+    model.run(600.0)
+    assert model.job(front).suspends == 0, "the policy would rather have the other one run"
+    assert model.job(back).suspends == 1
+    model.run_to_end()
+    assert {model.job(each).outcome for each in (front, back)} == {JobState.DONE}
+    model.check_replay((0.0, 0.5, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("front", "back"),
+    [
+        (replace(FOREGROUND, share=None), BACKGROUND),
+        (FOREGROUND, replace(BACKGROUND, priority=1)),
+        (FOREGROUND, replace(BACKGROUND, gpu_memory_mib=8_000)),
+        (replace(FOREGROUND, gpus_min=2, gpus_max=2), BACKGROUND),
+    ],
+)
+def test_one_that_could_not_share_keeps_its_gpu(front: JobSpec, back: JobSpec) -> None:
+    model = cluster()
+    (first,) = model.submit(replace(back, steps=5_000))
+    model.run_until(lambda: model.job(first).progress.step is not None, within_s=500.0)
+    model.submit(front)
+    model.run(60.0)
+    assert model.world.holders[GPU][0] == first
+    assert model.job(first).suspends == 0
+
+
 def test_a_free_gpu_is_better_than_a_shared_one() -> None:
     model = cluster(2)
     other, front, back = model.submit(replace(FOREGROUND, share=None, steps=300), FOREGROUND, BACKGROUND)
@@ -172,8 +212,9 @@ def views(draw: st.DrawFn) -> View:
                 gpus = [left.pop(0) for _ in range(draw(st.integers(1, len(left))))]
                 if draw(st.booleans()) or not closed.isdisjoint(gpus):
                     continue
-                share = Sharing("background") if role is Role.BACKGROUND else draw(st.sampled_from(agreed))
-                closed.update(gpus if share is None else ())
+                behind = Sharing("background")
+                share = behind if role is Role.BACKGROUND else draw(st.sampled_from((*agreed, behind)))
+                closed.update(gpus if share is None or (share.as_background and role is Role.PRIMARY) else ())
                 leaving = draw(st.integers(0, 3)) == 0
                 jobs.append(beside(len(jobs) + 1, each.name, *gpus, role=role, share=share, leaving=leaving))
     for _ in range(draw(st.integers(1, 3))):
@@ -200,6 +241,26 @@ def test_no_new_foreground_waits_for_a_background_where_as_many_gpus_are_free(vi
             held = [gpu for gpu in held if share_refusal(nodes[gpu.node], gpu.number, front, behind[gpu])]
             free = [gpu for gpu in view.free[place.nodes[0]] if GpuRef(place.nodes[0], gpu) not in fronts]
             assert not held or len(free) < len(held)
+
+
+@settings(max_examples=200, deadline=None)
+@given(view=views())
+def test_no_foreground_waits_for_what_could_run_beside_it(view: View) -> None:
+    seen = without_backgrounds(view)
+    plan = with_backgrounds(view, seen, Marble().decide(seen), on=True)
+    check(plan, view)
+    targets, nodes = plan.by_job(), {each.name: each for each in view.nodes}
+    waits = [each for each in view.waiting if each.share == Sharing("foreground") and not targets[each.id].placement]
+    for back in view.jobs:
+        place = targets[back.id].placement
+        if place is None or place.role is Role.BACKGROUND or back.share != Sharing("background"):
+            continue
+        if back.placement is not None and (back.is_background or not place.same_gpus(back.placement)):
+            continue
+        for front in waits:
+            fits = len(place.gpus) in front.allowed(len(place.gpus))
+            refused = any(share_refusal(nodes[gpu.node], gpu.number, front, back) for gpu in place.gpus)
+            assert not fits or refused, (front, back)
 
 
 def test_a_background_stays_where_a_new_foreground_takes_what_it_would_have_had() -> None:
