@@ -4,6 +4,7 @@ An agent takes a request at once and says so; the agents of a job's nodes report
 numbered reports as real ones send them. `engine` has the clock and the Controller, `trainers` the delays.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from hpcdl.core.model.incarnation import Purpose
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.sim.conditions import Conditions
-from hpcdl.sim.slowdowns import Slowdown, slowdown_of
+from hpcdl.sim.slowdowns import Slowdown, interference, slowdown_of
 from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, drawn, predicted_total
 from hpcdl.sim.workload import NodeSpell, SimJob
 
@@ -48,11 +49,12 @@ def _gpus_held(trainer: SimulatedTrainer) -> tuple[GpuRef, ...]:
 class SimulatedAgents:
     """All nodes. `jobs`: the truth about each job that was submitted, by its id.
 
-    `slowdowns`: what jobs on one GPU cost each other; None: nobody agrees to that.
+    `slowdowns`: what jobs on one GPU, or on one node, cost each other; None: nothing.
     """
 
     def __init__(self, conditions: Conditions, outside: Outside, slowdowns: Sequence[Slowdown] | None = None) -> None:
         self._slowdowns = slowdowns
+        self._apart = any(cell.apart for cell in slowdowns or ())
         self.jobs: dict[int, SimJob] = {}
         self._conditions = conditions
         self._outside = outside
@@ -270,33 +272,40 @@ class SimulatedAgents:
 
     # --- two on a GPU ----------------------------------------------------------------------------------------------
 
-    def _beside(self, trainer: SimulatedTrainer) -> list[SimulatedTrainer]:
-        """Who trains on GPUs of it, too."""
+    def _beside(self, trainer: SimulatedTrainer) -> tuple[list[SimulatedTrainer], list[SimulatedTrainer]]:
+        """Who trains on GPUs of it, too, and who on other GPUs of its nodes, where that counts."""
+        shared: list[SimulatedTrainer] = []
+        apart: list[SimulatedTrainer] = []
         if self._slowdowns is None or trainer.placement is None:
-            return []
+            return shared, apart
         gpus = frozenset(trainer.placement.gpus)
         there = {key: other for node in trainer.placement.nodes for key, other in self._on.get(node, {}).items()}
-        return [
-            other
-            for other in there.values()
-            if other is not trainer and other.since is not None and not gpus.isdisjoint(_gpus_held(other))
-        ]
+        for other in there.values():
+            if other is not trainer and other.since is not None:
+                (apart if gpus.isdisjoint(_gpus_held(other)) else shared).append(other)
+        return shared, apart if self._apart else []
 
     def _speed(self, trainer: SimulatedTrainer) -> float:
         """The part of its speed that it has beside others: its ranks wait for the slowest one."""
-        own, speeds = self.jobs[trainer.job], [1.0]
-        for other in self._beside(trainer):
+        own, speeds, slower = self.jobs[trainer.job], [1.0], [1.0]
+        matrix = self._slowdowns or ()
+        shared, apart = self._beside(trainer)
+        for other in shared:
             pair = (own, self.jobs[other.job])
             behind = own.share is not None and own.share.as_background
             front, back = pair[::-1] if behind else pair
-            cell = slowdown_of(self._slowdowns or (), (front.profile.name, front.kind), (back.profile.name, back.kind))
+            cell = slowdown_of(matrix, (front.profile.name, front.kind), (back.profile.name, back.kind))
             speeds.append(cell.speeds(None if front.share is None else front.share.slowdown)[behind])
-        return min(speeds)
+        for other in apart:
+            near = self.jobs[other.job]
+            found = interference(matrix, (own.profile.name, own.kind), (near.profile.name, near.kind))
+            slower.append(1.0 if found is None else found.speeds(None)[0])
+        return min(speeds) * min(slower)
 
     def _pace_beside(self, trainer: SimulatedTrainer) -> None:
-        """Those on its GPUs go on at another speed where it has begun or ceased to train."""
+        """Those on its GPUs and nodes go on at another speed where it has begun or ceased to train."""
         now = self._outside.now
-        for other in self._beside(trainer):
+        for other in itertools.chain(*self._beside(trainer)):
             rate = other.alone_rate * self._speed(other)
             if rate != other.rate:
                 self._count_checkpoints(other)

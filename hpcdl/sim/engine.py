@@ -80,7 +80,8 @@ class Simulation:
         self._profiles = Profiles(self._believed, learn)
         self._controller = self._new_controller()
         self._inbox: list[cmd.Command] = []
-        self._agents = SimulatedAgents(conditions, self, workload.slowdowns if workload.shares else None)
+        counts = workload.shares or any(cell.apart for cell in workload.slowdowns)
+        self._agents = SimulatedAgents(conditions, self, workload.slowdowns if counts else None)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._entries = 0
         self._wake_at: float | None = None

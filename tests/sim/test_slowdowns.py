@@ -81,6 +81,27 @@ def test_the_first_cell_that_is_about_a_pair_counts_and_else_the_papers_loss() -
     assert default.speeds(0.1)[0] == pytest.approx(1 / 1.1)
 
 
+def test_jobs_on_other_gpus_of_a_node_slow_each_other_down_while_both_train() -> None:
+    """GENIE's figure 18: nobody agreed to that, and each has a cell of its own."""
+    cells = (Slowdown("plain", "other", 0.25, apart=True), Slowdown("other", "plain", 1.0, apart=True))
+    jobs = (job("a", 800, None), job("b", 100, None, 100.0, profile=OTHER))
+    for there, expected in ((nodes(1, 2), [840.0, 300.0]), (nodes(2, 1), [800.0, 200.0])):
+        run = simulate(Workload("apart", jobs, there, slowdowns=cells), "marble", all_policies(), Conditions())
+        validate(run.world)
+        # On one node b is there for 200 s, at half its speed: a makes 160 steps meanwhile.
+        assert ends(run) == pytest.approx(expected)
+        assert not summarise(run).shared_gpu_s
+
+
+def test_what_jobs_on_a_node_cost_comes_on_top_of_what_those_on_a_gpu_do() -> None:
+    cells = (Slowdown("", "", 1.0, 0.5), Slowdown("plain", "other", 0.25, apart=True))
+    near = job("near", 1000, None, profile=OTHER)
+    jobs = (near, job("front", 100, FREE, 1.0), job("back", 100, Sharing("background"), 2.0))
+    run = simulate(Workload("both", jobs, nodes(1, 2), slowdowns=cells), "marble", all_policies(), Conditions())
+    # The first 0.8 steps of the foreground took 1 s, the other 99.2 go at 0.5 x 0.8, as the background's do.
+    assert ends(run) == pytest.approx([1000.0, 250.0, 251.0]), "no cell is about what the first one loses"
+
+
 @pytest.mark.parametrize("policy", ["adaptive", "marble", "harvest"])
 def test_every_policy_that_shares_makes_a_pair(policy: str) -> None:
     run = ran(job("front", 800, FREE), job("back", 1700, Sharing("background")), policy=policy)
@@ -135,6 +156,8 @@ def read(folder: Path, text: str) -> Workload:
 def test_a_workload_says_who_shares_and_what_it_costs(tmp_path: Path) -> None:
     workload = read(tmp_path, WORKLOAD)
     assert workload.slowdowns == (Slowdown("own", "training", 0.05, 0.5),)
+    apart = read(tmp_path, WORKLOAD.replace("background_share: 0.5", "apart: true"))
+    assert apart.slowdowns == (Slowdown("own", "training", 0.05, apart=True),)
     assert [each.share for each in workload.jobs] == [Sharing("foreground", 0.05), Sharing("background")]
     assert workload.nodes[0].memory_mib == 16 * 1024
     plain = summarise(simulate(workload, "marble", all_policies())).to_json()
@@ -155,6 +178,9 @@ def test_a_workload_says_who_shares_and_what_it_costs(tmp_path: Path) -> None:
         ("background_share: 0.5", "background_share: 2", "slowdowns: the background's share"),
         ("slowdown: 0.05", "slowdown: fast", "slowdowns: slowdown"),
         ("slowdown: 0.05", "loss: 0.05", "slowdowns: 'loss'"),
+        ("background_share: 0.5", "apart: 2", "slowdowns: apart: expected true or false"),
+        ("background_share: 0.5", "background_share: 0.5, apart: true", "slowdowns: apart: expected a slowdown and no"),
+        ("slowdown: 0.05, background_share: 0.5", "apart: true", "slowdowns: apart: expected a slowdown"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, old: str, new: str, what: str) -> None:

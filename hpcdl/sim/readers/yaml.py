@@ -37,7 +37,7 @@ _TOP: Final = ("schema", "name", "source", "cluster", "profiles", "jobs", "arriv
 
 _GROUP: Final = ("nodes", "gpus_per_node", "gpu_type", "from_s", "until_s", "gpu_memory")
 
-_PAIR: Final = ("foreground", "background", "slowdown", "background_share")
+_PAIR: Final = ("foreground", "background", "slowdown", "background_share", "apart")
 
 _JOB: Final = (
     "submit_s", "model", "profile", "steps", "duration_s", "gpus", "nodes", "deadline_s", "user", "kind", "name",
@@ -174,8 +174,13 @@ def _slowdowns(place: Place, value: object) -> tuple[Slowdown, ...]:
         names = [text_of(place, cell, key) for key in _PAIR[:2]]
         slowdown = place.number("slowdowns: slowdown", cell.get("slowdown", Slowdown().slowdown))
         share = place.number("slowdowns: background_share", cell.get("background_share", Slowdown().share))
+        apart = cell.get("apart", False)
+        if not isinstance(apart, bool):
+            place.wrong("slowdowns: apart", f"expected true or false, got {shown(apart)}")
+        if apart and not ("slowdown" in cell and "background_share" not in cell):
+            place.wrong("slowdowns: apart", "expected a slowdown and no background_share: the two share no GPU")
         try:
-            found.append(Slowdown(names[0], names[1], slowdown, share))
+            found.append(Slowdown(names[0], names[1], slowdown, share, apart))
         except ValueError as error:
             place.wrong("slowdowns", str(error))
     return tuple(found)
