@@ -208,7 +208,13 @@ def _attached(world: World, event: ev.Attached, at: float) -> None:
     put(world, job, changed(incarnation, attached=True), can_suspend=True)
 
 
-@effect(ev.TrainerReady, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.NONE)
+@effect(
+    ev.TrainerReady,
+    during=(RUNNING, SAVING),
+    writes=("jobs", "observed"),
+    decides=Decision.NONE,
+    notifies=NoticeKind.DAMAGE,  # where it starts over
+)
 def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)

@@ -22,6 +22,9 @@ POISON = "poison guard"
 PASSED = "passed"
 """The cause of a notice about a deadline that is over."""
 
+LOST = "lost"
+"""The cause of a notice about a checkpoint that a job did not find, so that it began at step 0."""
+
 
 class NoticeKind(StrEnum):
     """What a notice is about."""
@@ -153,7 +156,7 @@ class Notice:
         about = f"job {self.job} ({self.name})" if self.job else self.name
         state = {
             NoticeKind.STALL: "makes no progress",
-            NoticeKind.DAMAGE: "found a damaged checkpoint",
+            NoticeKind.DAMAGE: "found no checkpoint" if self.cause == LOST else "found a damaged checkpoint",
             NoticeKind.IDLE: "leaves GPUs idle",
             NoticeKind.PREEMPTION: f"was interrupted ({self.cause})",
             NoticeKind.DEADLINE: f"{'has missed' if self.cause == PASSED else 'is likely to miss'} its deadline",

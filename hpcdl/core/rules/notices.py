@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from hpcdl.core.fold.effect import EFFECTS
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused, DropNotice, NoticesNotTaken, NoticesTaken, RetryNotices
-from hpcdl.core.model.notice import PASSED, NoticeKind, NoticeRules, redacted
+from hpcdl.core.model.notice import LOST, PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules.deadlines import deadline_text
@@ -28,12 +28,21 @@ def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) ->
             yield ev.NoticeDue(world.next_notice, what, 0, name, rules.destinations, "avoided", "", event.reason)
         return
     job = world.jobs[event.job]  # type: ignore[attr-defined]
+    if isinstance(event, ev.TrainerReady) and not _starts_over(job):
+        return
     destinations = job.spec.notify or rules.destinations
     if not destinations:
         return
     cause, detail = _why(job, event, now)
     state = str(event.state) if isinstance(event, ev.JobEnded) else str(state_of(job))
     yield ev.NoticeDue(world.next_notice, what, job.id, job.spec.name, destinations, state, cause, detail)
+
+
+def _starts_over(job: Job) -> bool:
+    """Whether its loop began at step 0 though a step was saved: its folder is away, or its script restores no step."""
+    running = job.running
+    began_anew = running is not None and running.checkpoint is None and job.progress.step == 0
+    return began_anew and bool(job.progress.saved_step)
 
 
 def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
@@ -49,6 +58,9 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
     if isinstance(event, ev.CheckpointDamaged):
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
+    if isinstance(event, ev.TrainerReady):
+        where = "is its checkpoint folder there, and does the script restore its step?"
+        return LOST, f"it begins at step 0, and step {job.progress.saved_step} was saved: {where}"
     if isinstance(event, ev.GpusIdle):
         return "idle", idle_text(event.held, event.gpus)
     if isinstance(event, ev.DeadlineSlipped):

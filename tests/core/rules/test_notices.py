@@ -193,3 +193,44 @@ def test_a_damaged_checkpoint_is_told() -> None:
     wanted = "step 20: w is not what was written; it is kept as /c/damaged-step-20, and the one before is used"
     assert notice.text == f"job {job} (resnet) found a damaged checkpoint: {wanted}"
     assert notice.waiting == SPEC.notify
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_job_that_starts_over_though_it_had_saved_is_told(away: bool) -> None:
+    """As where the file system of its checkpoint folder is not mounted."""
+    model = cluster()
+    (job,) = model.submit(SPEC)
+    model.run(20.0)
+    model.send(cmd.Hold(job))
+    model.run(20.0)
+    saved = model.job(job).progress.saved_step
+    assert saved
+    if away:
+        del model.durable[job]
+    model.send(cmd.Release(job))
+    model.run(20.0)
+    running = model.job(job).running
+    assert running is not None
+    assert running.progress is not None
+    assert running.progress.ready_step == (0 if away else saved)
+    found = [each for each in model.world.notices.values() if each.what is NoticeKind.DAMAGE]
+    wanted = f"job {job} (resnet) found no checkpoint: it begins at step 0, and step {saved} was saved: is its "
+    assert [each.text[: len(wanted)] for each in found] == ([wanted] if away else [])
+    model.check_replay()
+
+
+def test_whoever_retries_from_the_start_knows_that_it_starts_over() -> None:
+    model = cluster()
+    (job,) = model.submit(SPEC)
+    model.run(20.0)
+    model.send(cmd.Hold(job))
+    model.run(20.0)
+    model.send(cmd.Cancel(job))
+    model.run(5.0)
+    del model.durable[job]
+    model.send(cmd.Retry(job, from_start=True))
+    model.run(20.0)
+    running = model.job(job).running
+    assert running is not None
+    assert running.progress is not None
+    assert [each for each in model.world.notices.values() if each.what is NoticeKind.DAMAGE] == []
