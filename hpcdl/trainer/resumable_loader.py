@@ -83,7 +83,7 @@ class ResumableLoader:
                 yield from self._next(batches, self._group)
             rng.restore(resumed["random"])
         while not self.ended:
-            if not self._loader.num_workers:
+            if self._ahead and not self._loader.num_workers:
                 self._before = rng.capture()
             yield from self._next(batches, self._group)
 

@@ -217,7 +217,7 @@ def steps(
     """
     ranks = Ranks(agree_every)
     if sharded is None:
-        sharded = any(_is_spread(part) for part in parts.values())
+        sharded = any(is_spread(part) for part in parts.values())
     if not sharded:
 
         def write(folder: Path) -> None:
@@ -247,7 +247,24 @@ def steps(
     )
 
 
-def _is_spread(part: Any) -> bool:
+def epochs(
+    loader: Any, total: int, *, every: int | None = None, accumulate: int = 1, **parts: Any
+) -> Iterator[tuple[int, Any]]:
+    """Yields (epoch, batches) from 0, or from what was resumed, up to `total` - 1: `for epoch, batches in
+    epochs(loader, 10, model=model, optimizer=optimizer)`. `batches`: those still to do of `loader`, PyTorch's
+    `DataLoader`, with `len`, and `done`, how many an earlier attempt did: `enumerate(batches, batches.done)`. Call it
+    on every rank, after the process group was made.
+
+    A step is one batch, or `accumulate` of them; at the end of the inner loop's body that ends one a checkpoint is
+    written every `every` steps, and on a suspend. Workers of the loader load again what is done of the epoch, for what
+    they draw at random. A checkpoint is resumed by as many ranks as wrote it; raises RuntimeError for others.
+    """
+    from hpcdl.trainer import torch_epochs
+
+    return torch_epochs.epochs(loader, total, every, accumulate, parts)
+
+
+def is_spread(part: Any) -> bool:
     """Whether no rank alone holds all of a part. Imports nothing that a script of DistributedDataParallel does not."""
     import torch
 

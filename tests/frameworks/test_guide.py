@@ -12,7 +12,9 @@ def test_suspended_and_resumed(trained: Trained, name: str, stop: int) -> None:
     assert answer == name
 
 
-@pytest.mark.parametrize(("name", "stop"), [("jax_train.py", 7), ("numpy_train.py", 33), ("tf_train.py", 25)])
+@pytest.mark.parametrize(
+    ("name", "stop"), [("epochs_train.py", 30), ("jax_train.py", 7), ("numpy_train.py", 33), ("tf_train.py", 25)]
+)
 def test_bit_for_bit(trained: Trained, name: str, stop: int) -> None:
     whole, _ = trained.run([str(HERE / "guide.py"), name])
     parts, began = trained.run([str(HERE / "guide.py"), name], (stop,))
