@@ -1,4 +1,7 @@
-"""A curve in one line of a terminal, and its numbers in words, from a series as the API answers it."""
+"""A curve in one line of a terminal, and its numbers in words, from a series as the API answers it.
+
+For `hpcdl show`; pages draw the same series in `report/series`.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""What LSF sets for a batch script, with the values of a job of hpcdl: its own id, hosts and slots. Pure."""
+"""What LSF sets for a batch script, with the values of a job of hpcdl: its own id, hosts and slots. Pure.
+
+`agent/steps` starts the script with them; `slurm/script_variables` is its neighbour.
+"""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""An executor of `concurrent.futures` whose calls are jobs; and the thread that waits for many jobs at once."""
+"""An executor of `concurrent.futures` whose calls are jobs; and the thread that waits for many jobs at once.
+
+It asks the daemon about all jobs in one request, however many are waited for. `handle` is one job.
+"""
 
 import contextlib
 import os

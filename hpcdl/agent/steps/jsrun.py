@@ -1,4 +1,7 @@
-"""jsrun inside a job of hpcdl: resource sets of tasks and GPUs on the job's nodes. Ranks of MPI it cannot start."""
+"""jsrun inside a job of hpcdl: resource sets of tasks and GPUs on the job's nodes. Ranks of MPI it cannot start.
+
+Nothing runs outside of the job: what would is refused (BadStep). `srun.py` is its neighbour, `step.py` starts tasks.
+"""
 
 from __future__ import annotations
 

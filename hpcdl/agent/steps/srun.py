@@ -1,4 +1,7 @@
-"""srun inside a job of hpcdl: its options, and those variables of the script that stand for some."""
+"""srun inside a job of hpcdl: its options, and those variables of the script that stand for some.
+
+Nothing runs outside of the job: what would is refused (BadStep). `jsrun.py` is its neighbour, `step.py` starts tasks.
+"""
 
 from __future__ import annotations
 

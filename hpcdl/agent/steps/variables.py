@@ -1,4 +1,7 @@
-"""What srun and jsrun set for a task, beyond what the script has. Pure."""
+"""What srun and jsrun set for a task, beyond what the script has. Pure.
+
+What the script itself has of its batch system is in `slurm/script_variables` and `lsf/script_variables`.
+"""
 
 from __future__ import annotations
 

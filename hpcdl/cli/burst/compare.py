@@ -1,4 +1,7 @@
-"""`hpcdl burst compare` and `hpcdl burst scaling`: what a plan gains, predicted from measured layers."""
+"""`hpcdl burst compare` and `hpcdl burst scaling`: what a plan gains, predicted from measured layers.
+
+They print what `hpcdl.deeppool` computes of a problem; nothing is measured or started.
+"""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,7 @@
-"""The problem that a command of `hpcdl burst` is about: a JSON file, stdin or a model that comes with hpcdl."""
+"""The problem that a command of `hpcdl burst` is about: a JSON file, stdin or a model that comes with hpcdl.
+
+Every command of `hpcdl burst` reads it here; what a problem may say is checked in `hpcdl.deeppool.problem`.
+"""
 
 import json
 import sys

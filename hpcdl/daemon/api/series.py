@@ -1,4 +1,7 @@
-"""`GET /v1/jobs/ID/series`: the curves of a job, what it reported and what it used (docs/api.md)."""
+"""`GET /v1/jobs/ID/series`: the curves of a job, what it reported and what it used (docs/api.md).
+
+`daemon/series` keeps them, `core/model/series` thins them.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""The API's routes about the daemon itself: its status, its configuration, its end (docs/api.md)."""
+"""The API's routes about the daemon itself: its status, its configuration, its end (docs/api.md).
+
+What grows with nodes and jobs has routes of its own (`nodes`, `job_list`).
+"""
 
 import time
 from collections.abc import Callable
