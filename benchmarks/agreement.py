@@ -26,8 +26,8 @@ from contextlib import ExitStack
 from operator import itemgetter
 from pathlib import Path
 
-from hpcdl.trainer import peers
-from hpcdl.trainer.peers import JoinedRanks
+from hpcdl.trainer.group import peers
+from hpcdl.trainer.group.peers import JoinedRanks
 from hpcdl.trainer.session import attach
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer.checkpoints import Checkpoint
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.session import attach, log
 
 PLACE = "place"

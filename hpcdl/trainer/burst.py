@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdl.trainer import elastic
-from hpcdl.trainer.in_place import Training, World
+from hpcdl.trainer.group.in_place import Training, World
 from hpcdl.trainer.session import attach
 from hpcdl.trainer.stages import Stages
 

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdl.trainer import rng
-from hpcdl.trainer.fixed_group import FixedGroup
-from hpcdl.trainer.in_place import InPlace, Training, World
-from hpcdl.trainer.process_groups import device
+from hpcdl.trainer.group.fixed_group import FixedGroup
+from hpcdl.trainer.group.in_place import InPlace, Training, World
+from hpcdl.trainer.group.process_groups import device
 from hpcdl.trainer.session import IN_PROCESS, attach
 
 __all__ = ["World", "device", "run"]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
+from hpcdl.trainer.group.peers import JoinedRanks
 from hpcdl.trainer.horovod_rendezvous import MPIRUN_SIZE, meet_under_mpirun
-from hpcdl.trainer.peers import JoinedRanks
 from hpcdl.trainer.session import attach
 
 MODULES = ("horovod.torch", "horovod.tensorflow")

@@ -1,8 +1,8 @@
 """Elastic Horovod, with PyTorch or TensorFlow, where hpcdl's agents are what finds the hosts: `--rescale horovod`.
 
-The ranks keep their processes, as all that are rescaled in place do (in_place.py): they learn the next membership from
-their supervisors, so no driver, discovery script or ssh is needed. `state.commit()` is where they go from one
-membership to the next, where checkpoints are written, and where a suspend is heeded.
+The ranks keep their processes, as all that are rescaled in place do (group/in_place.py): they learn the next
+membership from their supervisors, so no driver, discovery script or ssh is needed. `state.commit()` is where they go
+from one membership to the next, where checkpoints are written, and where a suspend is heeded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import hpcdl.trainer.torch as saving
-from hpcdl.trainer import horovod_rendezvous, process_groups
+from hpcdl.trainer import horovod_rendezvous
+from hpcdl.trainer.group import process_groups
+from hpcdl.trainer.group.in_place import InPlace, Training, World
+from hpcdl.trainer.group.membership import Membership
+from hpcdl.trainer.group.peers import RankAgreement
+from hpcdl.trainer.group.process_groups import ProcessGroup
 from hpcdl.trainer.horovod import HorovodRanks, load_tensorflow, save_tensorflow
 from hpcdl.trainer.horovod_rendezvous import Rendezvous, StoreLost, sizes, slot
-from hpcdl.trainer.in_place import InPlace, Training, World
-from hpcdl.trainer.membership import Membership
-from hpcdl.trainer.peers import RankAgreement
-from hpcdl.trainer.process_groups import ProcessGroup
 from hpcdl.trainer.session import IN_PROCESS, attach
 
 OBJECTS = "objects.json"

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer.membership import Membership
+from hpcdl.trainer.group.membership import Membership
 
 HOST = "127.0.0.1"
 NODE = "localhost"  # the name of the only one

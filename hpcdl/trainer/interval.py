@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.group.peers import RankAgreement
 
 AUTO = re.compile(r"auto(?::([1-9][0-9]{0,11}))?")
 SAVE_S = 10.0  # where no save was measured yet

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.peers import RankAgreement, agreement
+from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.session import attach
 
 POSITION = "position.json"

@@ -1,6 +1,6 @@
 """The training loop written once: resume, progress, checkpoints, suspend.
 
-The loops of PyTorch, Keras and Lightning are made of its parts; `peers.py` has how ranks agree. No rank may leave
+The loops of PyTorch, Keras and Lightning are made of its parts; `group/peers.py` has how ranks agree. No rank may leave
 before the writer's checkpoint is durable.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hpcdl.trainer.background import BackgroundSaves
 from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.interval import AutoInterval, FixedInterval
-from hpcdl.trainer.peers import RankAgreement, agreement
 from hpcdl.trainer.session import Session, attach, log
 
 

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
 from hpcdl.trainer import session, tf_config
+from hpcdl.trainer.group.process_groups import LOCAL_STORE
 from hpcdl.trainer.horovod_rendezvous import HOST, INTERFACE, NODE, Rendezvous, sizes, slot
-from hpcdl.trainer.process_groups import LOCAL_STORE
 
 TF_CONFIG, HOROVOD, SERVERS = "--tf-config", "--horovod", "--parameter-servers"
 WORDS = {"": 1, TF_CONFIG: 2, HOROVOD: 2, SERVERS: 3}  # before the --, with that option

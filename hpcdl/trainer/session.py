@@ -26,7 +26,7 @@ from typing import Any, NoReturn, Protocol
 from hpcdl.trainer import checkpoints, exit, step_gate
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation, Tier
-from hpcdl.trainer.membership import Membership, from_packet
+from hpcdl.trainer.group.membership import Membership, from_packet
 from hpcdl.trainer.metrics import PendingMetrics
 
 log = logging.getLogger("hpcdl.trainer")
@@ -254,7 +254,7 @@ class Session:
         return None if self._gate is None else self._gate.page
 
     def _make_gate(self, role: str) -> None:
-        from hpcdl.trainer.peers import size
+        from hpcdl.trainer.group.peers import size
 
         try:
             if role in (step_gate.FOREGROUND, step_gate.BACKGROUND):

@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcdl.trainer.step_counters import StepCounters, start_ticks
+from hpcdl.trainer.group.step_counters import StepCounters, start_ticks
 
 if TYPE_CHECKING:
     from hpcdl.trainer.session import Session

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
+from hpcdl.trainer.group.peers import JoinedRanks
 from hpcdl.trainer.keras_variables import global_generator
-from hpcdl.trainer.peers import JoinedRanks
 from hpcdl.trainer.session import attach
 
 CHECKPOINT = "checkpoint"  # the prefix of TensorFlow's own files

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.peers import JoinedRanks, RankAgreement
+from hpcdl.trainer.group.peers import JoinedRanks, RankAgreement
 from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from hpcdl.trainer import burst, elastic
-from hpcdl.trainer.in_place import World
+from hpcdl.trainer.group.in_place import World
 from hpcdl.trainer.stages import Stages
 
 PLANS = {4: [4, 1, 3, 2], 3: [1, 3, 2, 1], 2: [1, 2, 2, 1], 1: [1, 1, 1, 1]}

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hpcdl.trainer import burst
-from hpcdl.trainer.process_groups import ProcessGroup
+from hpcdl.trainer.group.process_groups import ProcessGroup
 from hpcdl.trainer.session import attach
 from hpcdl.trainer.stages import Stages
 

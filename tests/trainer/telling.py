@@ -17,7 +17,7 @@ import hpcdl.trainer as hpcdl
 
 hpcdl.attach()
 
-from hpcdl.trainer import in_place  # noqa: E402
+from hpcdl.trainer.group import in_place  # noqa: E402
 
 in_place.PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", in_place.PATIENCE_S))
 steps = in_place.World.steps

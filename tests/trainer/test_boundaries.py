@@ -9,7 +9,7 @@ import pytest
 
 from hpcdl.trainer import checkpoints, session
 from hpcdl.trainer.boundaries import Boundaries
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.session import Session
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hpcdl.trainer import checkpoints, digest, loop
 from hpcdl.trainer.checkpoints import StaleIncarnation, claim
-from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.session import Session
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcdl.trainer import checkpoints
-from hpcdl.trainer.membership import Membership, from_packet
+from hpcdl.trainer.group.membership import Membership, from_packet
 from tests.support.ports import free_port
 from tests.trainer.nodes import Nodes, curve, nodes, stop
 from tests.trainer.preloaded import Preloaded

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import horovod_rendezvous
+from hpcdl.trainer.group.membership import Membership
 from hpcdl.trainer.horovod_rendezvous import (
     HOST,
     NODE,
@@ -26,7 +27,6 @@ from hpcdl.trainer.horovod_rendezvous import (
     sizes,
     slot,
 )
-from hpcdl.trainer.membership import Membership
 from tests.trainer.test_ranks import run
 
 

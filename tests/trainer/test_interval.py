@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import interval, loop, session
+from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.interval import AutoInterval, FixedInterval, best_interval_s
-from hpcdl.trainer.peers import RankAgreement
 from hpcdl.trainer.session import Session
 
 

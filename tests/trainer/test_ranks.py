@@ -131,7 +131,7 @@ def test_a_rank_for_each_gpu() -> None:
 
 STATES = """
 import os, torch, torch.distributed as dist
-from hpcdl.trainer import broadcast, process_groups
+from hpcdl.trainer.group import broadcast, process_groups
 rank = int(os.environ["HPCDL_LOCAL_RANK"])
 broadcast.PIECE = 64
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer import step_counters, step_gate
+from hpcdl.trainer import step_gate
+from hpcdl.trainer.group import step_counters
 from hpcdl.trainer.session import Session
 from hpcdl.trainer.step_gate import COUNT, HEARTBEAT, SharePage, StepGate
 from tests.support.ports import free_port

@@ -10,8 +10,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from hpcdl.trainer.in_place import Relaunch, Training, World
-from hpcdl.trainer.process_groups import LOCAL_STORE, ProcessGroup
+from hpcdl.trainer.group.in_place import Relaunch, Training, World
+from hpcdl.trainer.group.process_groups import LOCAL_STORE, ProcessGroup
 from hpcdl.trainer.ranks import GROUP
 from hpcdl.trainer.session import ENDED_UNSAVED, PRESETS
 

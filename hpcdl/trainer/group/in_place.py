@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hpcdl.trainer.torch as saving
-from hpcdl.trainer import broadcast, loop, process_groups, rng
+from hpcdl.trainer import loop, rng
 from hpcdl.trainer.channel import Refused
-from hpcdl.trainer.membership import Membership
-from hpcdl.trainer.peers import RankAgreement
-from hpcdl.trainer.process_groups import OwnStore, ProcessGroup
+from hpcdl.trainer.group import broadcast, process_groups
+from hpcdl.trainer.group.membership import Membership
+from hpcdl.trainer.group.peers import RankAgreement
+from hpcdl.trainer.group.process_groups import OwnStore, ProcessGroup
 from hpcdl.trainer.session import Session, log
 
 

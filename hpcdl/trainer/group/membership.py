@@ -1,4 +1,7 @@
-"""A membership: the numbered set of ranks that a trainer which is rescaled in place has from some step on."""
+"""A membership: the numbered set of ranks that a trainer which is rescaled in place has from some step on.
+
+Values only. The daemon decides on one, `in_place` forms it.
+"""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.group.step_counters import StepCounters
 from hpcdl.trainer.session import Session, attach, log
-from hpcdl.trainer.step_counters import StepCounters
 
 if TYPE_CHECKING:
-    from hpcdl.trainer.stop_exchange import Endpoint
+    from hpcdl.trainer.group.stop_exchange import Endpoint
 
 SIZES = (
     "WORLD_SIZE",
@@ -140,7 +140,7 @@ class JoinedRanks(RankAgreement):
     @staticmethod
     def _serve(nodes: int) -> Endpoint | None:
         """Where so many nodes say at which boundary they can stop."""
-        from hpcdl.trainer.stop_exchange import StopServer  # asyncio takes its time
+        from hpcdl.trainer.group.stop_exchange import StopServer  # asyncio takes its time
 
         address = os.environ.get("HPCDL_ADDRESS", "")
         try:
@@ -152,7 +152,7 @@ class JoinedRanks(RankAgreement):
     @staticmethod
     def _link(counters: StepCounters, node: int, endpoint: Endpoint) -> bool:
         """Links the memory of this node, which has that number, with the others'; whether that worked."""
-        from hpcdl.trainer.stop_exchange import StopClient
+        from hpcdl.trainer.group.stop_exchange import StopClient
 
         try:
             StopClient(counters, node).start(endpoint)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from hpcdl.trainer.membership import Membership
+from hpcdl.trainer.group.membership import Membership
 
 LOCAL_STORE = "HPCDL_LOCAL_STORE"  # a file for the ranks of one node to meet at; hpcdl.trainer.ranks sets it
 FORM_S = 10.0  # for a group whose ranks are all there

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Tuple
 
-from hpcdl.trainer.step_counters import StepCounters
+from hpcdl.trainer.group.step_counters import StepCounters
 
 IDLE, REQUEST = 0, 2**64 - 1  # what the server says in place of a boundary: nothing is requested; say yours
 WORD = 8  # bytes of a number in a message

@@ -258,7 +258,7 @@ def test_the_end_of_training_that_cannot_be_drained_is_no_success(site: Site) ->
 
 SHARDS = TRAINER.replace(
     "for step in hpcdl.steps(total, save=save, load=load, every=every):",
-    """from hpcdl.trainer.peers import agreement
+    """from hpcdl.trainer.group.peers import agreement
 from pathlib import Path
 ranks = agreement(session)
 def save(folder):

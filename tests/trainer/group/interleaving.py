@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer.step_counters import StepCounters
+from hpcdl.trainer.group.step_counters import StepCounters
 
 PATIENCE_S = 30.0
 

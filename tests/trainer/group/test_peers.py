@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agreement
-from hpcdl.trainer import peers
 from hpcdl.trainer.checkpoints import at
-from hpcdl.trainer.peers import place_of_run_folder
+from hpcdl.trainer.group import peers
+from hpcdl.trainer.group.peers import place_of_run_folder
+from hpcdl.trainer.group.step_counters import StepCounters
 from hpcdl.trainer.session import Session
-from hpcdl.trainer.step_counters import StepCounters
 from tests.trainer.supervisor import supervisor
 
 TOY = """
@@ -123,7 +123,7 @@ def test_nodes_that_do_not_reach_each_other_agree_by_collectives(tmp_path: Path)
 SAYS = """
 import json, os, sys, time
 import hpcdl.trainer as hpcdl
-from hpcdl.trainer import peers
+from hpcdl.trainer.group import peers
 session = hpcdl.attach()
 ranks = peers.agreement(session)
 found = session.resume() if session.rank == 0 else None

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.trainer import step_counters
-from hpcdl.trainer.step_counters import StepCounters
-from tests.trainer.interleaving import Model
+from hpcdl.trainer.group import step_counters
+from hpcdl.trainer.group.step_counters import StepCounters
+from tests.trainer.group.interleaving import Model
 from tests.trainer.supervisor import until
 
 PATIENCE_S = 30.0
@@ -74,7 +74,7 @@ def test_a_rank_alone_stops_where_it_hears(tmp_path: Path) -> None:
 
 def test_processes_that_ended_are_forgotten(tmp_path: Path) -> None:
     """As torchrun starts all ranks anew within one attempt: what those before had agreed on is theirs."""
-    script = "import sys; from pathlib import Path; from hpcdl.trainer.step_counters import StepCounters\n"
+    script = "import sys; from pathlib import Path; from hpcdl.trainer.group.step_counters import StepCounters\n"
     script += "counters = StepCounters(Path(sys.argv[1]), 1, int(sys.argv[2])); print(counters.launch)\n"
     script += "[counters.arrive(False) for _ in range(9)]; assert counters.arrive(True)"
     for rank in ("0", "1"):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer import step_counters
-from hpcdl.trainer.step_counters import StepCounters
-from hpcdl.trainer.stop_exchange import IDLE, KEY, WORD, Endpoint, Seal, StopClient, StopServer, StopTally, seals
-from tests.trainer.interleaving import Model
+from hpcdl.trainer.group import step_counters
+from hpcdl.trainer.group.step_counters import StepCounters
+from hpcdl.trainer.group.stop_exchange import IDLE, KEY, WORD, Endpoint, Seal, StopClient, StopServer, StopTally, seals
+from tests.trainer.group.interleaving import Model
 from tests.trainer.supervisor import until
 
 PATIENCE_S = 60.0
