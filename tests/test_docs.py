@@ -245,6 +245,12 @@ def test_every_column_is_documented(kind: Kind) -> None:
     assert [name for name in kind.columns if not re.search(rf"[`\s]{name}[`\s]", listed)] == []
 
 
+def test_the_architecture_has_every_folder() -> None:
+    folders = {file.parent for file in (ROOT / "hpcdl").rglob("__init__.py")} - {ROOT / "hpcdl"}
+    shown = text_of("architecture.md")
+    assert sorted(each.name for each in folders if f"{each.name}/" not in shown) == []
+
+
 def test_the_index_has_every_document() -> None:
     index = text_of("README.md")
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"]({path.name})" not in index]
