@@ -27,6 +27,7 @@ from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose, Role
 from hpcdl.core.model.job import SIGNAL_PRESETS
 from hpcdl.core.model.world import JobState
 from hpcdl.daemon.api.rows import JOB_KEYS
+from hpcdl.policies import all_policies
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -243,6 +244,11 @@ def test_every_key_of_a_job_is_documented() -> None:
 def test_every_column_is_documented(kind: Kind) -> None:
     listed = section(text_of("commands.md"), "hpcdl ls")
     assert [name for name in kind.columns if not re.search(rf"[`\s]{name}[`\s]", listed)] == []
+
+
+def test_every_policy_is_described() -> None:
+    described = text_of("policies.md")
+    assert [name for name in all_policies().names() if f"`{name}`" not in described] == []
 
 
 def test_the_architecture_has_every_folder() -> None:
