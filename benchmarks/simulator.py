@@ -43,7 +43,7 @@ def measured(workload: Workload, policy: str) -> dict[str, Any]:
     ran = simulate(workload, policy, all_policies())
     cpu_s = time.process_time() - began
     decide = sorted(ran.decide_s)
-    waits = [job.stays[0].start_at - job.submitted_at for job in ran.history.jobs if job.stays]
+    waits = [job.attempts[0].start_at - job.submitted_at for job in ran.history.jobs if job.attempts]
     return {
         "workload": workload.name,
         "jobs": len(workload.jobs),

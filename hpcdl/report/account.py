@@ -157,7 +157,7 @@ def account(
     asked = [
         (at, job, what) for at, job, what in watch.asked if begin <= at <= end and (wanted is None or job in wanted)
     ]
-    held = {(job.id, stay.end_at) for job in story.history.jobs for stay in job.stays}
+    held = {(job.id, attempt.end_at) for job in story.history.jobs for attempt in job.attempts}
     ends = [
         (at, job, cause)
         for at, job, cause in watch.ends

@@ -94,8 +94,11 @@ def queue_length(history: History) -> StepFunction:
         end = history.end if job.finished_at is None else job.finished_at
         changes += [(job.submitted_at, 1), (end, -1)]
         held = [
-            (max(stay.start_at, job.submitted_at), min(end, history.end if stay.end_at is None else stay.end_at))
-            for stay in job.stays
+            (
+                max(attempt.start_at, job.submitted_at),
+                min(end, history.end if attempt.end_at is None else attempt.end_at),
+            )
+            for attempt in job.attempts
         ]
         for begin, stop in merged(held):
             changes += [(begin, -1), (stop, 1)]

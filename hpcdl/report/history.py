@@ -137,7 +137,7 @@ class JobHistory:
     submitted_at: float
     finished_at: float | None
     state: JobState | None
-    stays: tuple[JobAttempt, ...]
+    attempts: tuple[JobAttempt, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,12 @@ def _share(profile: Profile | None, piece: Piece) -> float:
 
 
 def _measure_job(job: JobHistory, begin: float) -> JobMeasures:
-    start = job.stays[0].start_at if job.stays else None
+    start = job.attempts[0].start_at if job.attempts else None
     end = job.finished_at
-    suspends = sum(1 for stay in job.stays if stay.cause is Cause.SUSPENDED)
-    pairs = [(stay, after) for stay, after in zip(job.stays, job.stays[1:], strict=False) if _suspended(stay)]
+    suspends = sum(1 for attempt in job.attempts if attempt.cause is Cause.SUSPENDED)
+    pairs = [
+        (attempt, after) for attempt, after in zip(job.attempts, job.attempts[1:], strict=False) if _suspended(attempt)
+    ]
     return JobMeasures(
         id=job.id,
         name=job.name,
@@ -99,22 +101,22 @@ def _measure_job(job: JobHistory, begin: float) -> JobMeasures:
         suspends=suspends,
         resumes=len(pairs),
         lost_s=sum(
-            after.ready_at - stay.asked_at
-            for stay, after in pairs
-            if stay.asked_at is not None and after.ready_at is not None and stay.purpose in _BY_POLICY
+            after.ready_at - attempt.asked_at
+            for attempt, after in pairs
+            if attempt.asked_at is not None and after.ready_at is not None and attempt.purpose in _BY_POLICY
         ),
     )
 
 
-def _suspended(stay: JobAttempt) -> bool:
-    return stay.cause is Cause.SUSPENDED and stay.asked_at is not None
+def _suspended(attempt: JobAttempt) -> bool:
+    return attempt.cause is Cause.SUSPENDED and attempt.asked_at is not None
 
 
 def _gpus_over_time(job: JobHistory, begin: float) -> tuple[tuple[float, int], ...]:
     """Numbers of GPUs held; a gap between two attempts is a 0 only where the job waited for GPUs."""
     steps: list[tuple[float, int]] = []
-    for stay, after in zip(job.stays, (*job.stays[1:], None), strict=False):  # a job may have no stay yet
-        steps += [(at - begin, gpus) for at, _, _, gpus in stay.sizes()]
-        if stay.end_at is not None and (after is None or after.start_at > stay.end_at):
-            steps.append((stay.end_at - begin, 0))
+    for attempt, after in zip(job.attempts, (*job.attempts[1:], None), strict=False):  # a job may have no attempt yet
+        steps += [(at - begin, gpus) for at, _, _, gpus in attempt.sizes()]
+        if attempt.end_at is not None and (after is None or after.start_at > attempt.end_at):
+            steps.append((attempt.end_at - begin, 0))
     return tuple(steps)

@@ -12,8 +12,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import CodecError
 from hpcdl.core.model.incarnation import Placement, Role
 from hpcdl.core.model.units import GpuRef
-from hpcdl.report.history import History, JobHistory, Phase, Piece, Span, Tenure, WarmStart
-from hpcdl.report.history import JobAttempt as Stay
+from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Piece, Span, Tenure, WarmStart
 
 Take = Callable[[ev.Event, float], None]
 """Is called with each event and its time."""
@@ -24,7 +23,7 @@ class _Growing:
     """The history as far as it was read."""
 
     jobs: dict[int, JobHistory] = field(default_factory=dict)
-    stays: dict[tuple[int, int], Stay] = field(default_factory=dict)
+    attempts: dict[tuple[int, int], JobAttempt] = field(default_factory=dict)
     tenures: dict[tuple[int, int], list[Tenure]] = field(default_factory=dict)
     open: dict[str, dict[tuple[int, int], Tenure]] = field(default_factory=dict)
     gated: dict[tuple[int, int], tuple[float, tuple[str, ...]]] = field(default_factory=dict)
@@ -58,7 +57,7 @@ class _Growing:
 
     def _take_of_incarnation(self, event: ev.IncarnationEvent, at: float) -> None:
         key = (event.job, event.incarnation)
-        stay = self.stays.get(key)
+        attempt = self.attempts.get(key)
         match event:
             case ev.StartRequested(placement=None):
                 self._job(event.job, at)
@@ -67,44 +66,44 @@ class _Growing:
                 self._job(event.job, at)
                 self._leave_gate(key, at, opened=True)
                 self._takes(key, placement, at)
-                self.stays[key] = Stay(event.incarnation, placement, at, roles=((at, placement.role),))
-            case ev.IncarnationEnded() if stay is None:
+                self.attempts[key] = JobAttempt(event.incarnation, placement, at, roles=((at, placement.role),))
+            case ev.IncarnationEnded() if attempt is None:
                 self._leave_gate(key, at, opened=False)
             case _:
-                if stay is not None:
-                    self.stays[key] = self._changed(key, stay, event, at)
+                if attempt is not None:
+                    self.attempts[key] = self._changed(key, attempt, event, at)
 
-    def _changed(self, key: tuple[int, int], stay: Stay, event: ev.IncarnationEvent, at: float) -> Stay:
+    def _changed(self, key: tuple[int, int], attempt: JobAttempt, event: ev.IncarnationEvent, at: float) -> JobAttempt:
         match event:
-            case ev.Started() if stay.started_at is None:
-                return replace(stay, started_at=at)
+            case ev.Started() if attempt.started_at is None:
+                return replace(attempt, started_at=at)
             case ev.Attached():
-                return replace(stay, attached=True)
-            case ev.TrainerReady() | ev.Progressed() if stay.ready_at is None:
-                return replace(stay, ready_at=at)
+                return replace(attempt, attached=True)
+            case ev.TrainerReady() | ev.Progressed() if attempt.ready_at is None:
+                return replace(attempt, ready_at=at)
             case ev.RoleChanged():
-                return replace(stay, roles=(*stay.roles, (at, event.role)))
+                return replace(attempt, roles=(*attempt.roles, (at, event.role)))
             case ev.SuspendRequested():
-                return replace(stay, asked_at=at, purpose=event.purpose)
-            case ev.EndRequested() if stay.asked_at is None:
-                return replace(stay, asked_at=at)
+                return replace(attempt, asked_at=at, purpose=event.purpose)
+            case ev.EndRequested() if attempt.asked_at is None:
+                return replace(attempt, asked_at=at)
             case ev.Exited():
                 part = self.open.get(event.node, {}).get(key)
                 if part is not None:
                     part.exited_at = at
-                return replace(stay, exited_at=at)
+                return replace(attempt, exited_at=at)
             case ev.JoinRequested():
                 self._takes(key, event.placement, at)
             case ev.RescaleRequested():
                 self._lets_go(key, event.leaving, at)
-                return replace(stay, told=(*stay.told, (at, event.members)))
+                return replace(attempt, told=(*attempt.told, (at, event.members)))
             case ev.LeaveRequested():
                 self._lets_go(key, event.nodes, at)
             case ev.Reformed():
-                formed = (*stay.formed, (at, stay.told[-1][1] if stay.told else ()))
-                return replace(stay, formed=formed, ready_at=at if stay.ready_at is None else stay.ready_at)
+                formed = (*attempt.formed, (at, attempt.told[-1][1] if attempt.told else ()))
+                return replace(attempt, formed=formed, ready_at=at if attempt.ready_at is None else attempt.ready_at)
             case ev.Broken():
-                return replace(stay, broken=(*stay.broken, at))
+                return replace(attempt, broken=(*attempt.broken, at))
             case ev.GpusFreed():
                 tenure = self.open.get(event.node, {}).pop(key, None)
                 if tenure is not None:
@@ -117,10 +116,10 @@ class _Growing:
             case ev.IncarnationEnded():
                 for there in {tenure.node for tenure in self.tenures[key]}:
                     self.open.get(there, {}).pop(key, None)
-                return replace(stay, end_at=at, cause=event.cause)
+                return replace(attempt, end_at=at, cause=event.cause)
             case _:
                 pass
-        return stay
+        return attempt
 
     def _takes(self, key: tuple[int, int], placement: Placement, at: float) -> None:
         self.gpus.update(placement.gpus)
@@ -147,32 +146,34 @@ class _Growing:
     def finish(self) -> History:
         for key in list(self.gated):
             self._leave_gate(key, self.last_at, opened=False)
-        grouped: dict[int, list[Stay]] = {}
-        for (number, incarnation), stay in sorted(self.stays.items(), key=lambda item: item[0]):
-            stay = replace(stay, tenures=tuple(self.tenures[number, incarnation]))
-            if stay.ready_at is None and not stay.attached:  # a program that reports nothing: it trains once it runs
-                stay = replace(stay, ready_at=stay.started_at)
-            grouped.setdefault(number, []).append(stay)
-        jobs = tuple(replace(job, stays=tuple(grouped.get(job.id, ()))) for _, job in sorted(self.jobs.items()))
+        grouped: dict[int, list[JobAttempt]] = {}
+        for (number, incarnation), attempt in sorted(self.attempts.items(), key=lambda item: item[0]):
+            attempt = replace(attempt, tenures=tuple(self.tenures[number, incarnation]))
+            if (
+                attempt.ready_at is None and not attempt.attached
+            ):  # a program that reports nothing: it trains once it runs
+                attempt = replace(attempt, ready_at=attempt.started_at)
+            grouped.setdefault(number, []).append(attempt)
+        jobs = tuple(replace(job, attempts=tuple(grouped.get(job.id, ()))) for _, job in sorted(self.jobs.items()))
         begin = min((job.submitted_at for job in jobs), default=self.last_at)
         going_on = any(job.finished_at is None for job in jobs)
         ends = [job.finished_at for job in jobs if job.finished_at is not None]
         end = self.last_at if going_on or not ends else max(ends)
-        spans = tuple(span for job in jobs for stay in job.stays for span in self._spans(job, stay))
+        spans = tuple(span for job in jobs for attempt in job.attempts for span in self._spans(job, attempt))
         # A GPU may be seen free just after its job's end is concluded, never before.
         end = max([end, *(span.end_at for span in spans)])
         return History(begin, end, tuple(sorted(self.gpus)), jobs, spans, tuple(self.waits))
 
-    def _spans(self, job: JobHistory, stay: Stay) -> list[Span]:
+    def _spans(self, job: JobHistory, attempt: JobAttempt) -> list[Span]:
         spans = []
-        sizes = stay.sizes()
-        for tenure in stay.tenures:
-            end = next(at for at in (tenure.end_at, stay.end_at, self.last_at) if at is not None)
-            pieces = _pieces(stay, tenure, sizes, end)
+        sizes = attempt.sizes()
+        for tenure in attempt.tenures:
+            end = next(at for at in (tenure.end_at, attempt.end_at, self.last_at) if at is not None)
+            pieces = _pieces(attempt, tenure, sizes, end)
             ready_at = next((piece.begin for piece in pieces if piece.phase is Phase.TRAINING), None)
             for gpu in tenure.gpus:
-                of = (job.id, job.name, stay.number, tenure.node, gpu, pieces[-1].gpus)
-                spans.append(Span(*of, tenure.begin, ready_at, end, pieces, stay.cause))
+                of = (job.id, job.name, attempt.number, tenure.node, gpu, pieces[-1].gpus)
+                spans.append(Span(*of, tenure.begin, ready_at, end, pieces, attempt.cause))
         return spans
 
 
@@ -186,13 +187,13 @@ _MAY_FOLLOW = {
 
 
 def _pieces(
-    stay: Stay, tenure: Tenure, sizes: tuple[tuple[float, int, int, int], ...], end: float
+    attempt: JobAttempt, tenure: Tenure, sizes: tuple[tuple[float, int, int, int], ...], end: float
 ) -> tuple[Piece, ...]:
-    """What one node's part of a stay did until `end`; never empty."""
-    marks: list[tuple[float, Phase | Role | tuple[int, int, int]]] = [(at, role) for at, role in stay.roles]
+    """What one node's part of an attempt did until `end`; never empty."""
+    marks: list[tuple[float, Phase | Role | tuple[int, int, int]]] = [(at, role) for at, role in attempt.roles]
     marks += [(at, (nodes, per_node, gpus)) for at, nodes, per_node, gpus in sizes]
-    marks += [(at, phase) for at, phase in _phases(stay, tenure) if at is not None]
-    phase, role, size = Phase.STARTING, stay.placement.role, sizes[0][1:]
+    marks += [(at, phase) for at, phase in _phases(attempt, tenure) if at is not None]
+    phase, role, size = Phase.STARTING, attempt.placement.role, sizes[0][1:]
     pieces: list[Piece] = []
     begin = tenure.begin
     for at, mark in sorted(marks, key=lambda each: each[0]):
@@ -212,13 +213,13 @@ def _pieces(
     return tuple(pieces)
 
 
-def _phases(stay: Stay, tenure: Tenure) -> Iterable[tuple[float | None, Phase]]:
-    if not stay.formed and not stay.told:
-        yield stay.ready_at, Phase.TRAINING
-    yield from ((at, Phase.TRAINING) for at, members in stay.formed if tenure.node in members and at >= tenure.begin)
-    yield from ((at, Phase.RESCALING) for at, members in stay.told if tenure.node in members)
-    yield from ((at, Phase.RESCALING) for at in stay.broken)
-    yield stay.asked_at, Phase.SAVING
+def _phases(attempt: JobAttempt, tenure: Tenure) -> Iterable[tuple[float | None, Phase]]:
+    if not attempt.formed and not attempt.told:
+        yield attempt.ready_at, Phase.TRAINING
+    yield from ((at, Phase.TRAINING) for at, members in attempt.formed if tenure.node in members and at >= tenure.begin)
+    yield from ((at, Phase.RESCALING) for at, members in attempt.told if tenure.node in members)
+    yield from ((at, Phase.RESCALING) for at in attempt.broken)
+    yield attempt.asked_at, Phase.SAVING
     yield tenure.left_at, Phase.ENDING
     yield tenure.exited_at, Phase.ENDING
 

@@ -200,15 +200,15 @@ def _job_result(
     met = None
     if job.deadline_s is not None:
         met = end_s is not None and end_s <= job.deadline_s + 1e-6
-    stays = story.stays
-    pairs = list(pairwise(stays))
+    attempts = story.attempts
+    pairs = list(pairwise(attempts))
     return JobResult(
         id=measured.id,
         name=measured.name,
         user=job.user,
         state=None if measured.state is None else measured.state.value,
         submit_s=begin,
-        start_s=stays[0].start_at if stays else None,
+        start_s=attempts[0].start_at if attempts else None,
         end_s=end_s,
         wait_s=measured.wait_s,
         jct_s=measured.jct_s,
@@ -225,8 +225,8 @@ def _job_result(
     )
 
 
-def _gpus(stay: JobAttempt) -> int:
-    return len(stay.placement.gpus)
+def _gpus(attempt: JobAttempt) -> int:
+    return len(attempt.placement.gpus)
 
 
 def _ideal_jct(run: SimulatedRun, history: History) -> Mapping[int, float]:

@@ -58,11 +58,11 @@ def decisions(history: History) -> tuple[TimedDecision, ...]:
     """Every job's starts, suspends, resumes and ends, in order of time; at the same time ends come first."""
     found = []
     for job in history.jobs:
-        for number, stay in enumerate(job.stays):
+        for number, attempt in enumerate(job.attempts):
             kind = "resume" if number else "start"
-            found.append(TimedDecision(stay.start_at - history.begin, kind, job.id, len(stay.placement.gpus)))
-            if stay.asked_at is not None:
-                found.append(TimedDecision(stay.asked_at - history.begin, "suspend", job.id))
+            found.append(TimedDecision(attempt.start_at - history.begin, kind, job.id, len(attempt.placement.gpus)))
+            if attempt.asked_at is not None:
+                found.append(TimedDecision(attempt.asked_at - history.begin, "suspend", job.id))
         if job.finished_at is not None:
             found.append(TimedDecision(job.finished_at - history.begin, "end", job.id))
     return tuple(sorted(found, key=lambda each: (each.at, _KINDS.index(each.kind), each.job)))
@@ -70,13 +70,23 @@ def decisions(history: History) -> tuple[TimedDecision, ...]:
 
 def with_measured_costs(profile: Profile, jobs: Sequence[JobHistory]) -> Profile:
     """The profile with the start-ups, saves and resumes that these jobs had: medians; its own where none was seen."""
-    starts = [stay.ready_at - stay.start_at for job in jobs for stay in job.stays[:1] if stay.ready_at is not None]
-    resumes = [stay.ready_at - stay.start_at for job in jobs for stay in job.stays[1:] if stay.ready_at is not None]
-    saves = [
-        stay.end_at - stay.asked_at
+    starts = [
+        attempt.ready_at - attempt.start_at
         for job in jobs
-        for stay in job.stays
-        if stay.asked_at is not None and stay.end_at is not None
+        for attempt in job.attempts[:1]
+        if attempt.ready_at is not None
+    ]
+    resumes = [
+        attempt.ready_at - attempt.start_at
+        for job in jobs
+        for attempt in job.attempts[1:]
+        if attempt.ready_at is not None
+    ]
+    saves = [
+        attempt.end_at - attempt.asked_at
+        for job in jobs
+        for attempt in job.attempts
+        if attempt.asked_at is not None and attempt.end_at is not None
     ]
     return replace(
         profile,
@@ -95,11 +105,11 @@ def measured_pace(profile: Profile, jobs: Sequence[tuple[JobHistory, int]]) -> f
         if job.finished_at is None:
             continue
         steps += total
-        for stay in job.stays:
-            until = stay.exited_at if stay.asked_at is None else stay.asked_at
-            if stay.ready_at is not None and until is not None and until > stay.ready_at:
-                rate = profile.rate(stay.placement.per_node, len(stay.placement.shares))
-                due += rate * (until - stay.ready_at)
+        for attempt in job.attempts:
+            until = attempt.exited_at if attempt.asked_at is None else attempt.asked_at
+            if attempt.ready_at is not None and until is not None and until > attempt.ready_at:
+                rate = profile.rate(attempt.placement.per_node, len(attempt.placement.shares))
+                due += rate * (until - attempt.ready_at)
     return min(1.0, steps / due) if due > 0 else 1.0
 
 

@@ -50,7 +50,7 @@ def test_short_jobs_find_a_place_and_the_long_one_is_left_alone(start_s: float, 
 
 def test_where_nobody_comes_all_gpus_are_used_in_the_end() -> None:
     ran = beside(40.0, 0.0, scales=0.8, steps=30_000)
-    sizes = [len(stay.placement.gpus) for stay in ran.history.jobs[0].stays]
+    sizes = [len(attempt.placement.gpus) for attempt in ran.history.jobs[0].attempts]
     assert sizes[-1] == 4
     assert moves(ran) <= 1
 
@@ -63,7 +63,7 @@ def test_a_script_of_one_process_is_not_moved_for_an_assumed_speed_up() -> None:
         SimJob(10.0, "script", flat, 200, gpus_max=2, told=False),
     )
     ran = simulate(Workload("w", jobs, tuple(cluster(1, 2))), "adaptive", all_policies(), WATCHED, learner(2))
-    assert [len(job.stays) for job in ran.history.jobs] == [1, 1]
+    assert [len(job.attempts) for job in ran.history.jobs] == [1, 1]
 
 
 def view(now: float, *arrivals: Arrival, since: float = 0.0) -> View:

@@ -36,7 +36,7 @@ def widths(profile: Profile, steps: int, beside: int) -> list[int]:
     )
     assert ran.problems == ()
     found = next(each for each in ran.history.jobs if each.name == "job")
-    return [len(stay.placement.gpus) for stay in found.stays]
+    return [len(attempt.placement.gpus) for attempt in found.attempts]
 
 
 def test_a_job_that_has_only_begun_is_not_moved_for_a_speedup_that_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:

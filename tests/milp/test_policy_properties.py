@@ -159,7 +159,7 @@ JOBS = st.lists(
 SPELLS = st.lists(st.tuples(st.integers(0, 200), st.integers(5, 400)), max_size=5)
 
 
-# A trainer that grows in place, and shrinks before its new node has joined: the one where it trains must stay.
+# A trainer that grows in place, and shrinks before its new node has joined: the one where it trains must attempt.
 GROWING = [
     *[(0, 0, 1, 1, 0, "restart", False)] * 4,
     (0, 0, 186, 1, 0, "restart", False),
@@ -199,10 +199,10 @@ def test_everyone_finishes_on_nodes_that_come_and_go(
     assert not run.world.active
     validate(run.world)
     for job in run.history.jobs:
-        for stay in job.stays:
+        for attempt in job.attempts:
             asked = run.jobs[job.id]
-            assert isinstance(stay.placement, Placement)
-            assert len(stay.placement.shares) <= (asked.nodes_max or asked.nodes)
+            assert isinstance(attempt.placement, Placement)
+            assert len(attempt.placement.shares) <= (asked.nodes_max or asked.nodes)
 
 
 def test_first_come_first_served_is_kept_in_a_run() -> None:
@@ -217,5 +217,9 @@ def test_first_come_first_served_is_kept_in_a_run() -> None:
         run = simulate(Workload("w", jobs, nodes), policy, policies, Conditions(objective="efficiency"))
         started = [job.first_start_at or 0.0 for job in run.world.jobs.values()]
         assert started == sorted(started)
-        spans = sorted((stay.start_at, stay.end_at or stay.start_at) for job in run.history.jobs for stay in job.stays)
+        spans = sorted(
+            (attempt.start_at, attempt.end_at or attempt.start_at)
+            for job in run.history.jobs
+            for attempt in job.attempts
+        )
         assert max(sum(begin <= at < end for begin, end in spans) for at, _ in spans) <= 2

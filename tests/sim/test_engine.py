@@ -129,7 +129,7 @@ def test_a_failure_loses_a_checkpoint_interval_at_most() -> None:
     assert len(lost) > 3
     assert all(-1 <= each <= 40.0 * 4 + 1 for each in lost)  # steps, at 4 a second
     assert max(lost) > 0
-    causes = {stay.cause for stay in ran.history.jobs[0].stays}
+    causes = {attempt.cause for attempt in ran.history.jobs[0].attempts}
     assert causes == {Cause.INFRASTRUCTURE, Cause.DONE}
 
 
@@ -154,7 +154,7 @@ def test_a_node_that_comes_and_one_that_goes() -> None:
     assert resumed == [0, 2400]  # of the checkpoint at 610
     assert happened(ran, ev.TrainerReady) == [10.0, 1013.0]
     assert ends(ran) == [1013.0 + (8000 - 2400) / 4]
-    assert [stay.cause for stay in ran.history.jobs[0].stays] == [Cause.NODE_LOST, Cause.DONE]
+    assert [attempt.cause for attempt in ran.history.jobs[0].attempts] == [Cause.NODE_LOST, Cause.DONE]
 
 
 @pytest.mark.parametrize(("gone", "resumed"), [("n1", 40), ("n2", 45)])
@@ -195,7 +195,7 @@ def test_one_of_two_nodes_goes(at: float) -> None:
     nodes = (NodeSpell("n1", 1), NodeSpell("n2", 1, until_s=at), NodeSpell("n3", 1, from_s=50.0))
     ran = run([job], nodes, "marble", checkpoint_s=30.0)
     assert [job.state for job in ran.history.jobs] == [JobState.DONE]
-    assert ran.history.jobs[0].stays[-1].placement.nodes == ("n1", "n3")
+    assert ran.history.jobs[0].attempts[-1].placement.nodes == ("n1", "n3")
 
 
 def test_a_submit_at_the_moment_at_which_a_node_goes() -> None:

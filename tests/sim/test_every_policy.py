@@ -118,9 +118,9 @@ def test_promises(name: str, workload: Workload, fails: bool, warm: bool, object
     assert [job.state for job in ran.history.jobs] == [JobState.DONE] * len(workload.jobs)
     for job in ran.history.jobs:
         asked = ran.jobs[job.id]
-        for stay in job.stays:
-            assert asked.nodes <= len(stay.placement.shares) <= (asked.nodes_max or asked.nodes)
-            for share in stay.placement.shares:
+        for attempt in job.attempts:
+            assert asked.nodes <= len(attempt.placement.shares) <= (asked.nodes_max or asked.nodes)
+            for share in attempt.placement.shares:
                 assert len(share.gpus) >= asked.gpus_min
                 assert asked.gpus_max is None or len(share.gpus) <= asked.gpus_max
                 assert not asked.gpus_counts or len(share.gpus) in asked.gpus_counts

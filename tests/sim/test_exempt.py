@@ -89,7 +89,7 @@ def test_a_slow_start_beside_short_jobs(name: str) -> None:
     assert ran.problems == ()
     assert preempted_too_soon(ran) == []
     first = ran.history.jobs[0]
-    assert sum(stay.asked_at is not None for stay in first.stays) <= 3
+    assert sum(attempt.asked_at is not None for attempt in first.attempts) <= 3
 
 
 def test_without_the_rule_it_is_preempted_at_once() -> None:

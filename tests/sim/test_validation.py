@@ -59,7 +59,7 @@ def test_a_decision_that_is_missing_or_too_much() -> None:
     cut = replace(real, jobs=tuple(replace(job, finished_at=None) if job.id == 3 else job for job in real.jobs))
     told = compared(cut, *JOBS).differences
     assert any(line.startswith("only simulated: end of job 3 at ") for line in told)
-    twice = replace(real.jobs[0], stays=real.jobs[0].stays * 2)
+    twice = replace(real.jobs[0], attempts=real.jobs[0].attempts * 2)
     told = compared(replace(real, jobs=(twice, *real.jobs[1:])), *JOBS).differences
     assert any(line.startswith("not simulated: resume of job 1 on 2 GPUs") for line in told)
 

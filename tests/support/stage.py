@@ -12,7 +12,7 @@ from hpcdl.core.rules.intake import Settings
 from tests.support.model_cluster import Cluster
 
 
-class Wanted:
+class ScriptedPolicy:
     """A policy that gives each job the whole of the nodes that it was told, as far as these are there."""
 
     name = "wanted"
@@ -37,7 +37,7 @@ class Stage(Cluster):
     def __init__(self, nodes: int) -> None:
         moves = Settings(300.0, exempt_starts=0.0)  # whatever the test wants, at once
         super().__init__({f"n{number}": 2 for number in range(1, nodes + 1)}, settings=moves, watched=True)
-        self.wanted = Wanted()
+        self.wanted = ScriptedPolicy()
         self.policies.register("wanted", lambda: self.wanted)
         self.send(cmd.ChoosePolicy("wanted"))
         self.tick_every(10.0)

@@ -259,7 +259,7 @@ def prediction_errors(run: SimulatedRun) -> list[float]:
     errors = []
     for each in run.history.jobs:
         job = run.jobs[each.id]
-        had = each.stays[0].placement
+        had = each.attempts[0].placement
         true_s = job.profile.startup_s + job.steps / job.profile.rate(had.per_node, len(had.nodes))
         believed = job.believed or job.profile
         told_s = believed.startup_s + job.steps / believed.rate(had.per_node, len(had.nodes))

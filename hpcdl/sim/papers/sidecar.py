@@ -55,13 +55,13 @@ class SidecarMeasures:
 def measure_run(run: SimulatedRun) -> SidecarMeasures:
     """What the paper's section VI reports of a run."""
     result = summarise(run)
-    pairs = [pair for job in run.history.jobs for pair in pairwise(job.stays) if pair[0].cause is Cause.SUSPENDED]
+    pairs = [pair for job in run.history.jobs for pair in pairwise(job.attempts) if pair[0].cause is Cause.SUSPENDED]
     stayed = math.fsum(_stayed_s(job) for job in run.history.jobs)
     reshaped = math.fsum(job.lost_s for job in result.jobs)
     starts = math.fsum(
-        job.stays[0].ready_at - job.stays[0].start_at
+        job.attempts[0].ready_at - job.attempts[0].start_at
         for job in run.history.jobs
-        if job.stays and job.stays[0].ready_at is not None
+        if job.attempts and job.attempts[0].ready_at is not None
     )
     sizes = [(_gpus(before), _gpus(after)) for before, after in pairs]
     return SidecarMeasures(
@@ -76,12 +76,12 @@ def measure_run(run: SimulatedRun) -> SidecarMeasures:
     )
 
 
-def _gpus(stay: JobAttempt) -> int:
-    return len(stay.placement.gpus)
+def _gpus(attempt: JobAttempt) -> int:
+    return len(attempt.placement.gpus)
 
 
 def _stayed_s(job: JobHistory) -> float:
-    return (job.finished_at or 0.0) - job.stays[0].start_at if job.stays else 0.0
+    return (job.finished_at or 0.0) - job.attempts[0].start_at if job.attempts else 0.0
 
 
 TERMINATION_BASED = ("k8s-default", "optimus")
@@ -218,8 +218,8 @@ def case_table() -> PaperTable:
 def _moments(run: SimulatedRun) -> dict[str, float]:
     first, second = run.history.jobs
     moments: dict[str, float] = {"job2_done": _at(second.finished_at), "job1_done": _at(first.finished_at)}
-    moments["job2_runs"] = _at(second.stays[0].ready_at)
-    for before, after in pairwise(first.stays):
+    moments["job2_runs"] = _at(second.attempts[0].ready_at)
+    for before, after in pairwise(first.attempts):
         up = len(after.placement.gpus) > len(before.placement.gpus)
         moments["reshape_up_s" if up else "reshape_down_s"] = _at(after.ready_at) - _at(before.asked_at)
         if up:

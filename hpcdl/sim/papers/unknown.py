@@ -173,7 +173,7 @@ def _measured(run: SimulatedRun, skipped: int) -> UnknownMeasures:
     ended = [job.finished_at for job in later if job.finished_at is not None]
     begun = min(job.submitted_at for job in later)
     jcts = [job.finished_at - job.submitted_at for job in later if job.finished_at is not None]
-    suspends = sum(max(0, len(job.stays) - 1) for job in later)
+    suspends = sum(max(0, len(job.attempts) - 1) for job in later)
     return UnknownMeasures(fmean(jcts), max(ended) - begun, float(suspends))
 
 

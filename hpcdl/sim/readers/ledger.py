@@ -81,9 +81,9 @@ def _add(jobs: WorkloadBuilder, job: JobHistory, seen: _LedgerJob) -> None:
     """The job with the steps that it did; without a profile or steps, with the time that it trained."""
     spec = seen.spec
     trained = sum(
-        max(0.0, (stay.asked_at or stay.exited_at or stay.end_at or stay.ready_at) - stay.ready_at)
-        for stay in job.stays
-        if stay.ready_at is not None
+        max(0.0, (attempt.asked_at or attempt.exited_at or attempt.end_at or attempt.ready_at) - attempt.ready_at)
+        for attempt in job.attempts
+        if attempt.ready_at is not None
     )
     profile = find_profile(jobs.given.profiles, spec.profile) if spec.profile else None
     steps = spec.steps if job.state is JobState.DONE and spec.steps else seen.step
@@ -92,8 +92,8 @@ def _add(jobs: WorkloadBuilder, job: JobHistory, seen: _LedgerJob) -> None:
         if trained <= 0:
             jobs.note("left out: a job that never trained")
             return
-        draw = max(stay.placement.per_node for stay in job.stays)
-        nodes = max(len(stay.placement.nodes) for stay in job.stays)
+        draw = max(attempt.placement.per_node for attempt in job.attempts)
+        nodes = max(len(attempt.placement.nodes) for attempt in job.attempts)
         try:
             profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
         except ProfileError as error:

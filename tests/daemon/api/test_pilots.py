@@ -36,7 +36,7 @@ class Moments:
         return False
 
 
-class Asked:
+class PilotRoutes:
     """The routes over a scene, and what they answer."""
 
     def __init__(self, scene: Scene, pilots_max: int, batching: bool = True) -> None:
@@ -53,7 +53,7 @@ class Asked:
 
 
 def test_pilots_are_listed_and_cancelled(scene: Scene) -> None:
-    asked = Asked(scene, 4)
+    asked = PilotRoutes(scene, 4)
     scene.want(ONE, ONE)
     scene.turn()
     answer = asked.ask("pilots")
@@ -72,7 +72,7 @@ def test_pilots_are_listed_and_cancelled(scene: Scene) -> None:
 
 
 def test_pilots_that_are_over_are_listed_on_request(scene: Scene) -> None:
-    asked = Asked(scene, 4)
+    asked = PilotRoutes(scene, 4)
     scene.want(ONE)
     scene.loop.send(cmd.PilotNotTaken(1, "invalid partition")).result(60)
     assert asked.ask("pilots")["pilots"] == []
@@ -82,7 +82,7 @@ def test_pilots_that_are_over_are_listed_on_request(scene: Scene) -> None:
 
 def test_a_pilot_whose_agent_has_come_runs_whatever_the_last_poll_said(scene: Scene) -> None:
     """The agent of a batch job that starts connects before the next poll; none may come that can be read."""
-    asked = Asked(scene, 4)
+    asked = PilotRoutes(scene, 4)
     scene.want(ONE)
     scene.turn()
     inventory = cmd.Inventory("n1", (GpuInfo(0, "u"),), 8, 1000, 1, "boot", "log", True, allocation="100")
@@ -94,7 +94,7 @@ def test_a_pilot_whose_agent_has_come_runs_whatever_the_last_poll_said(scene: Sc
 def test_holes_are_looked_at_when_somebody_asks(scene: Scene) -> None:
     scene.daemon(pilots=False)
     scene.system.idle = (Hole("gpu", 2, ("n1", "n2"), 4, until=5e9, why="batch job 7 is expected"),)
-    asked = Asked(scene, 0)
+    asked = PilotRoutes(scene, 0)
     scene.batching.start()
     answer = asked.ask("holes")
     assert answer["holes"][0]["nodes"] == ["n1", "n2"]
@@ -108,7 +108,7 @@ def test_holes_are_looked_at_when_somebody_asks(scene: Scene) -> None:
 def test_holes_of_a_batch_system_that_is_away_are_answered_with_its_trouble(scene: Scene) -> None:
     scene.daemon(pilots=False)
     scene.system.errors["holes"] = AWAY
-    asked = Asked(scene, 0)
+    asked = PilotRoutes(scene, 0)
     scene.batching.start()
     answer = asked.ask("holes")
     assert answer["holes"] == []
@@ -118,7 +118,7 @@ def test_holes_of_a_batch_system_that_is_away_are_answered_with_its_trouble(scen
 
 
 def test_without_a_batch_system(scene: Scene) -> None:
-    asked = Asked(scene, 4, batching=False)
+    asked = PilotRoutes(scene, 4, batching=False)
     assert pilots.batch_status(asked.api) is None
     assert asked.ask("holes") == {"holes": [], "at": None, "notes": [NOBODY], "batch": None}
     assert asked.ask("pilots")["notes"] == [NOBODY]

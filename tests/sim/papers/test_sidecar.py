@@ -44,9 +44,9 @@ def test_early_initialisation_through_a_real_gate() -> None:
         run = simulate(workload, "elastic", all_policies(), Conditions(warm=warm, exempt_starts=0.0))
         assert run.problems == ()
         first, second = run.history.jobs
-        assert first.stays[0].asked_at == pytest.approx(180 + 83)
-        assert first.stays[1].ready_at == pytest.approx(180 + 83 + 27)
-        assert second.stays[0].ready_at == pytest.approx(180 + 83 + 27)
+        assert first.attempts[0].asked_at == pytest.approx(180 + 83)
+        assert first.attempts[1].ready_at == pytest.approx(180 + 83 + 27)
+        assert second.attempts[0].ready_at == pytest.approx(180 + 83 + 27)
         gates = [record.at for record in run.records if isinstance(record.event, ev.AtGate)]
         assert gates == ([180 + 83] if warm else [])
 
