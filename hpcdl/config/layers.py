@@ -60,6 +60,25 @@ def check_nesting(content: str | bytes, loader: Any) -> None:
             depth -= 1
 
 
+def compose_large(text: str) -> Any:
+    """The root of a YAML text that may be large, by libyaml where that is there; None where nothing is in it.
+
+    Raises what PyYAML does: see `not_yaml`.
+    """
+    import yaml
+
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    check_nesting(text, kind)
+    return yaml.compose(text, Loader=kind)
+
+
+def not_yaml(error: Exception) -> tuple[int, str]:
+    """Of what PyYAML raised: the line, 0 where it does not say, and what is wrong."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "context", None) or error
+    return mark.line + 1 if mark else 0, f"not YAML: {' '.join(str(problem).split())[:200]}"
+
+
 def check_size(node: Any) -> None:
     """yaml.MarkedYAMLError for a composed node that stands for more than MAX_VALUES values; None is nothing."""
     import yaml
@@ -242,10 +261,8 @@ def yaml_file(
     except (ConfigError, wrong) as error:
         raise wrong(str(error)) from None
     except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise wrong(f"{path}{line}: not YAML: {' '.join(str(problem).split())}: correct it") from None
+        line, why = not_yaml(error)
+        raise wrong(f"{path}{f':{line}' if line else ''}: {why}: correct it") from None
 
 
 def constructed(root: Any) -> Any:

@@ -143,21 +143,13 @@ def _text(shown: str, file: str) -> str:
 def _load(file: str, text: str) -> _Value:
     import yaml
 
-    from hpcdl.config.layers import check_nesting
+    from hpcdl.config.layers import compose_large, not_yaml
 
-    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = kind(text)
     try:
-        check_nesting(text, kind)
-        root = loader.get_single_node()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        why = " ".join(str(error.problem or error.context).split())
-        _wrong(file, mark.line + 1 if mark else 0, "", f"not YAML: {why}")
+        root = compose_large(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        _wrong(file, 0, "", f"not YAML: {' '.join(str(error).split())[:200]}")
-    finally:
-        loader.dispose()
+        line, why = not_yaml(error)
+        _wrong(file, line, "", why)
     if root is None:
         _wrong(file, 0, "", "is empty: list jobs, - command: python train.py")
     return _value(file, root, [0])

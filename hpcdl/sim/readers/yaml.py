@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from hpcdl.config.layers import NOT_YAML, check_nesting
+from hpcdl.config.layers import NOT_YAML, compose_large, constructed, not_yaml
 from hpcdl.core.model.job import Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
 from hpcdl.sim.generators import MOST_JOBS, chance, exponential_gaps, poisson
@@ -82,25 +82,17 @@ def _load(place: Place, text: str) -> tuple[Mapping[str, Any], list[int]]:
     """The file as plain values, and the line of every job."""
     import yaml
 
-    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = kind(text)
     try:
-        check_nesting(text, kind)
-        root = loader.get_single_node()
+        root = compose_large(text)
         if root is None:
             place.wrong("", "is empty: the first line is `schema: 1`")
         _check_nodes(place, root)
-        data = loader.construct_document(root)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place.line = mark.line + 1 if mark else 0
-        place.wrong("", f"not YAML: {' '.join(str(error.problem or error.context).split())}")
+        data = constructed(root)
+    except WorkloadError:
+        raise
     except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
-        if isinstance(error, WorkloadError):
-            raise
-        place.wrong("", f"not YAML: {' '.join(str(error).split())[:200]}")
-    finally:
-        loader.dispose()
+        place.line, why = not_yaml(error)
+        place.wrong("", why)
     if not isinstance(data, dict):
         place.wrong("", f"expected keys and values, got {shown(data)}")
     jobs = next((value for key, value in root.value if key.value == "jobs"), None)
