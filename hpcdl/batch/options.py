@@ -32,9 +32,7 @@ class Reason(Enum):
     """
 
     READ = ("", False)
-    RANKS = ("the script starts its ranks itself", False)
     TIME = ("a job of hpcdl has no time limit but --time; --deadline says when it is to be done", False)
-    LOGS = ("hpcdl keeps a job's output itself: hpcdl logs", False)
     HOST = ("hpcdl shares out GPUs; processors and memory are its allocation's", False)
     WHERE = ("it is queued by hpcdl, and runs where that has GPUs", False)
     MAIL = ("hpcdl submit --notify mailto:ADDRESS sends a mail at its end", False)
