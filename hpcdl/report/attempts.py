@@ -49,12 +49,12 @@ def attempts_of(story: Story) -> Iterator[AttemptMeasures]:
     for span in story.history.spans:
         spans.setdefault((span.job, span.incarnation), []).append(span)
     for job in story.history.jobs:
-        for stay in job.stays:
-            key = (job.id, stay.number)
-            yield _measures(job.id, stay, spans.get(key, []), story.watch.work.get(key, Work()))
+        for attempt in job.attempts:
+            key = (job.id, attempt.number)
+            yield _measures(job.id, attempt, spans.get(key, []), story.watch.work.get(key, Work()))
 
 
-def _measures(job: int, stay: JobAttempt, spans: list[Span], work: Work) -> AttemptMeasures:
+def _measures(job: int, attempt: JobAttempt, spans: list[Span], work: Work) -> AttemptMeasures:
     trained: list[Interval] = []
     lost_gpu_s = 0.0
     for span in spans:
@@ -65,14 +65,14 @@ def _measures(job: int, stay: JobAttempt, spans: list[Span], work: Work) -> Atte
     ended = work.ended
     return AttemptMeasures(
         job=job,
-        number=stay.number,
-        nodes=tuple(dict.fromkeys(tenure.node for tenure in stay.tenures)),
-        gpus=max(gpus for _, _, _, gpus in stay.sizes()),
-        started_at=stay.start_at,
-        ready_at=stay.ready_at,
-        ended_at=stay.end_at,
-        purpose=stay.purpose,
-        cause=stay.cause,
+        number=attempt.number,
+        nodes=tuple(dict.fromkeys(tenure.node for tenure in attempt.tenures)),
+        gpus=max(gpus for _, _, _, gpus in attempt.sizes()),
+        started_at=attempt.start_at,
+        ready_at=attempt.ready_at,
+        ended_at=attempt.end_at,
+        purpose=attempt.purpose,
+        cause=attempt.cause,
         detail="" if ended is None else ended.detail,
         exit_code=None if ended is None else ended.code,
         first_step=work.began,
