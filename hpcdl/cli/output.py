@@ -254,7 +254,7 @@ def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
 
 
 def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:
-    shown = cut(text, width)
+    shown = shortened(text, width) if column.shrinks else cut(text, width)
     space = " " * (width - width_of(shown))
     code = _COLOURS.get(text.rpartition(" ")[2]) if colour and column.coloured else None
     painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
@@ -268,6 +268,18 @@ def cut(text: str, width: int) -> str:
     while text and width_of(text) > width - 1:
         text = text[:-1]
     return text + "…"
+
+
+def shortened(name: str, width: int) -> str:
+    """As `cut`, but a name of an array's member, `train.py[lr=0.1,seed=3]`, keeps what tells it from the others as long
+    as three letters of the rest have room beside it: `tra…[lr=0.1,seed=3]`."""
+    head, bracket, values = name.partition("[")
+    room = width - width_of(bracket + values)
+    return (
+        cut(head, room) + bracket + values
+        if name.endswith("]") and room >= min(4, width_of(head))
+        else cut(name, width)
+    )
 
 
 def width_of(text: str) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from hpcdl.cli.columns import JOBS, folded
 from hpcdl.cli.job_table import noted_lines, summary
-from hpcdl.cli.output import cells_of
+from hpcdl.cli.output import cells_of, shortened
 from hpcdl.core.model.units import short_seconds_text
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
@@ -124,6 +124,24 @@ def test_the_best_of_a_sweep(fake: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("ls", "--sort", "metric", "--json").err == hpcdl("ls", "--sort", "id").err == ""
     hpcdl("ls", "--tag", "exp*")
     assert "tag=exp%2A" in fake.requests[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "shown"),
+    [
+        ("train.py[lr=0.03,seed=1]", 24, "train.py[lr=0.03,seed=1]"),
+        ("train.py[lr=0.03,seed=1]", 23, "train.…[lr=0.03,seed=1]"),
+        ("train.py[lr=0.03,seed=1]", 20, "tra…[lr=0.03,seed=1]"),
+        ("train.py[lr=0.03,seed=1]", 19, "train.py[lr=0.03,s…"),
+        ("train.py on n1", 10, "train.py …"),
+        ("n[1-4000]", 8, "n[1-400…"),
+        ("ab[1]", 5, "ab[1]"),
+        ("[1]", 3, "[1]"),
+        ("[1234]", 4, "[12…"),
+    ],
+)
+def test_a_name_that_is_cut_keeps_what_tells_it_from_others(name: str, width: int, shown: str) -> None:
+    assert shortened(name, width) == shown
 
 
 def test_a_run_that_diverged_is_last_in_both_orders_and_no_best(fake: FakeDaemon, hpcdl: Run) -> None:
