@@ -58,6 +58,7 @@ from hpcdl.daemon.ready import ReadyPipe
 from hpcdl.daemon.series import SeriesKeeper
 from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
+from hpcdl.daemon.unsaved_folders import UnsavedFolders
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.integrity import UsableLedger, open_resumed
 from hpcdl.ledger.lease import LeaseError, LeaseHeld
@@ -320,6 +321,7 @@ class Daemon:
         ticks.every(self.config.monitor_interval_s, "monitor", self._monitor)
         ticks.every(self.config.monitor_interval_s, "spool", self._spool.look)
         ticks.every(self.config.monitor_interval_s, "deadlines", DeadlineWatch(self.loop, self.profiles).look)
+        ticks.every(self.config.monitor_interval_s, "unsaved folders", UnsavedFolders(self.home, self.loop).look)
         ticks.every(10.0, "lease", self._renew)
         ticks.every(10.0, "mark", self._sync_mark)
         ticks.every(60.0, "retention", self._retain)

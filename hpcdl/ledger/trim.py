@@ -1,7 +1,8 @@
 """Removal of files below HPCDL_HOME that nothing needs any more: only such as hpcdl wrote, by name, and is done with.
 
-It runs while no daemon does, and follows no link. What a job may still need is never removed: checkpoints, scripts of
-jobs that are not long over, nor the claim by which a folder refuses attempts that are not the newest.
+It runs while no daemon does, but for `remove_unsaved`, and follows no link. What a job may still need is never removed:
+checkpoints, scripts of jobs that are not long over, nor the claim by which a folder refuses attempts that are not the
+newest.
 """
 
 import os
@@ -52,7 +53,7 @@ def trim(home: Path, jobs: Iterable[Job], now: float, *, keep_days: float, log_d
             unsaved.append(home / "checkpoints" / str(job.id))
         if before is not None and job.finished_at is not None and job.finished_at < before:
             ended.append(job.id)
-    unsaved = [folder for folder in unsaved if _only_claimed(folder)]
+    unsaved = [folder for folder in unsaved if is_unsaved(folder)]
     found = [
         _freed("copies of the ledger", _files(home, _COPY)),
         _freed("unfinished files", _files(home, _UNFINISHED)),
@@ -98,12 +99,20 @@ def _files(folder: Path, form: re.Pattern[str]) -> Iterator[Path]:
         os.close(fd)
 
 
-def _only_claimed(folder: Path) -> bool:
+def is_unsaved(folder: Path) -> bool:
     """Whether a job's checkpoint folder has nothing in it but the claim of its last attempt."""
     try:
         return os.listdir(folder) == ["claim.json"]
     except OSError:
         return False
+
+
+def remove_unsaved(folder: Path) -> None:
+    """Remove such a folder, and no other. Raises OSError."""
+    if is_unsaved(folder):
+        for claim in list(_files(folder, _CLAIM)):
+            claim.unlink()
+        _remove_empty(folder)
 
 
 def _older(paths: Iterable[Path], than: float) -> Iterator[Path]:

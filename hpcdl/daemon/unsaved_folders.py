@@ -1,0 +1,91 @@
+"""Checkpoint folders of jobs that ended without a checkpoint: what is in them is the claim of the last attempt alone.
+
+A claim keeps attempts that are not the newest from writing, so it goes only once its job is finished and the agents of
+all nodes of all its attempts have said that nothing of these is left. A job that had a part on a lost node keeps it:
+nobody knows that part's end. Those, and what `retention` has taken out of the world, `ledger/trim` removes much later.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.world import Job
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.ledger.trim import is_unsaved, remove_unsaved
+
+EVENTS = 1_000
+"""Of a job, in one piece."""
+
+MOST_EVENTS = 20_000
+"""A job with more is not gone through: its folder stays."""
+
+ANSWER_S = 30.0
+
+
+class UnsavedFolders:
+    """Removes such folders in the daemon's home. For the thread of its tick."""
+
+    def __init__(self, home: Path, loop: ControllerLoop) -> None:
+        self._folder = home / "checkpoints"
+        self._loop = loop
+        self._looked: dict[int, int] = {}
+        """Jobs whose folders stay, by their last attempts: a retry makes another one."""
+
+    def look(self) -> None:
+        """Removes those of jobs that have ended since the last look."""
+        jobs = self._loop.world.jobs
+        for number in self._numbers():
+            job = jobs.get(number)
+            if job is None or not job.finished or self._looked.get(number) == job.last_incarnation:
+                continue
+            self._looked[number] = job.last_incarnation
+            if job.spec.checkpoint_dir is None and is_unsaved(self._folder / str(number)) and self._all_gone(job):
+                self._remove(job)
+
+    def _numbers(self) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
+        except FileNotFoundError:
+            return []
+
+    def _all_gone(self, job: Job) -> bool:
+        after, left = 0, MOST_EVENTS
+        events: list[ev.Event] = []
+        while left > 0:
+            piece = self._loop.events(after, EVENTS, job.id)
+            events += [record.event for record in piece]
+            if len(piece) < EVENTS:
+                return all_gone(events)
+            after, left = piece[-1].seq, left - EVENTS
+        return False
+
+    def _remove(self, job: Job) -> None:
+        """In the controller's thread, which alone could begin a new attempt meanwhile."""
+        folder = self._folder / str(job.id)
+
+        def remove(controller: Controller) -> None:
+            now = controller.world.jobs.get(job.id)
+            if now is not None and now.finished and now.last_incarnation == job.last_incarnation:
+                remove_unsaved(folder)
+
+        self._loop.call(remove).result(ANSWER_S)
+
+
+def all_gone(events: Iterable[ev.Event]) -> bool:
+    """Whether, by all events of a job, each node that ever had a part of it has said that nothing of it is left."""
+    parts: set[tuple[int, str]] = set()
+    gone: set[tuple[int, str]] = set()
+    for event in events:
+        match event:
+            case ev.StartRequested():
+                parts.update((event.incarnation, node) for node in event.nodes)
+            case ev.JoinRequested():
+                parts.update((event.incarnation, node) for node in event.placement.nodes)
+                gone.difference_update((event.incarnation, node) for node in event.placement.nodes)
+            case ev.Exited():
+                gone.add((event.incarnation, event.node))
+            case _:
+                pass
+    return bool(parts) and parts <= gone

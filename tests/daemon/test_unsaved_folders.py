@@ -1,0 +1,119 @@
+"""Checkpoint folders of jobs that saved nothing: which go, and which claims stay."""
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import JobState
+from hpcdl.daemon.unsaved_folders import UnsavedFolders, all_gone
+from tests.report.story import placed
+from tests.support.model_cluster import Cluster, Conduct
+
+
+class Loop:
+    """The controller's thread, in this one. `before_call`: what it does before its turn comes to a call."""
+
+    def __init__(self, model: Cluster) -> None:
+        self.model = model
+        self.before_call: list[cmd.Command] = []
+
+    @property
+    def world(self) -> Any:
+        return self.model.world
+
+    def events(self, after: int, limit: int, job: int) -> list[ev.Recorded]:
+        return self.model.journal.read(after, limit, job)
+
+    def call(self, function: Any) -> "Future[Any]":
+        if self.before_call:
+            self.model.send(*self.before_call)
+        done: Future[Any] = Future()
+        done.set_result(function(self.model.controller))
+        return done
+
+
+def claimed(home: Path, job: int, *more: str) -> Path:
+    folder = home / "checkpoints" / str(job)
+    folder.mkdir(mode=0o700, parents=True)
+    for each in (home / "checkpoints", home):
+        each.chmod(0o700)
+    for name in ("claim.json", *more):
+        (folder / name).write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def model() -> Cluster:
+    return Cluster({"n1": 4})
+
+
+def test_what_ended_without_a_checkpoint_leaves_no_folder(tmp_path: Path, model: Cluster) -> None:
+    model.submit(JobSpec(("a",), "a"), JobSpec(("b",), "b"), JobSpec(("c",), "c", checkpoint_dir="/mine"))
+    folders = [claimed(tmp_path, 1), claimed(tmp_path, 2, "step-000000000001.i1"), claimed(tmp_path, 3)]
+    elsewhere = claimed(tmp_path, 77)
+    unsaved = UnsavedFolders(tmp_path, Loop(model))  # type: ignore[arg-type]
+    unsaved.look()
+    assert all(folder.exists() for folder in folders), "they are not finished"
+    model.run_to_end()
+    unsaved.look()
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    assert (folders[1] / "claim.json").exists()
+    assert (elsewhere / "claim.json").exists(), "of a job that nobody knows"
+
+
+def test_without_any_folder_nothing_is_done(tmp_path: Path, model: Cluster) -> None:
+    UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_retry_that_comes_first_keeps_the_folder_for_its_attempt(tmp_path: Path, model: Cluster) -> None:
+    model.submit(JobSpec(("a",), "a"))
+    model.conduct[1] = Conduct(fails=[3])
+    model.run_to_end()
+    assert model.job(1).outcome is JobState.FAILED
+    folder, loop = claimed(tmp_path, 1), Loop(model)
+    unsaved = UnsavedFolders(tmp_path, loop)  # type: ignore[arg-type]
+    loop.before_call = [cmd.Retry(1)]
+    unsaved.look()
+    assert not model.job(1).finished
+    assert (folder / "claim.json").exists()
+    loop.before_call = []
+    model.run_to_end()
+    unsaved.look()
+    assert not folder.exists()
+
+
+def test_a_part_that_nobody_saw_end_keeps_the_claim(tmp_path: Path) -> None:
+    model = Cluster({"n1": 1, "n2": 1})
+    model.submit(JobSpec(("a",), "a", nodes=1))
+    model.run(5.0)
+    running = model.job(1).running
+    assert running is not None
+    model.disconnect(running.nodes[0])
+    model.run_to_end()
+    assert (model.job(1).outcome, model.job(1).last_incarnation) == (JobState.DONE, 2)
+    folder = claimed(tmp_path, 1)
+    UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
+    assert (folder / "claim.json").exists(), "the first attempt may live on where nobody sees it"
+
+
+def test_all_nodes_of_all_attempts_must_have_seen_the_end() -> None:
+    def start(number: int, *nodes: str) -> ev.Event:
+        return ev.StartRequested(1, number, nodes, None)
+
+    def ended(number: int, node: str) -> ev.Event:
+        return ev.Exited(1, number, 1, node)
+
+    assert not all_gone([])
+    assert all_gone([start(1, "n1", "n2"), ended(1, "n2"), ended(1, "n1")])
+    assert not all_gone([start(1, "n1", "n2"), ended(1, "n2")])
+    assert not all_gone([start(1, "n1"), start(2, "n2"), ended(2, "n2")])
+    join = ev.JoinRequested(1, 1, placed([0], name="n2"))
+    assert not all_gone([start(1, "n1"), join, ended(1, "n1")])
+    assert all_gone([start(1, "n1"), join, ended(1, "n1"), ended(1, "n2")])
+    assert not all_gone([start(1, "n1"), join, ended(1, "n2"), join, ended(1, "n1")]), "it came again"
