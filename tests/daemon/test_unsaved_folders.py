@@ -12,7 +12,8 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState
 from hpcdl.daemon.unsaved_folders import UnsavedFolders, all_gone
 from tests.report.story import placed
-from tests.support.model_cluster import Cluster, Conduct
+from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Conduct
 
 
 class Loop:
