@@ -412,7 +412,7 @@ def _failed(answer: Row, at: float, shown: PageState) -> str:
         TableColumn("When", when, lambda row: row.get("finished_at")),
         TableColumn("Cause", lambda row: html(row.get("cause", "–"), 40)),
         TableColumn("Exit", lambda row: html(row.get("exit_code", "–"), 20), right=True),
-        TableColumn("What happened", lambda row: _long(row.get("detail", ""), 140)),
+        TableColumn("Detail", lambda row: _long(row.get("detail", ""), 140)),
     )
     return section("failed", "Failed last", listed("Jobs that failed last", answer["failed"], columns))
 

@@ -35,12 +35,13 @@ def breakable(text: object, most: int = 200) -> str:
 
 def short_names(names: Iterable[str], room: int) -> dict[str, str]:
     """What is shown of each name in so many letters: the beginning that it shares with its neighbours is left out, or
-    as much of it as must be, then its middle."""
+    as much of it as must be, then its middle. Members of one sweep are all shown alike."""
     ordered = sorted(set(names))
+    long = {name.partition("[")[0] for name in ordered if len(name) > room}
     found = {}
     for place, name in enumerate(ordered):
         shown = values = _member_values(name)
-        if len(name) <= room:
+        if len(name) <= room and not (values and name.partition("[")[0] in long):
             shown = name
         elif not values or len(values) > room:
             near = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]

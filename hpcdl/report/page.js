@@ -27,13 +27,14 @@
       return way * (Number.isNaN(difference) ? order.compare(x, y) : difference);
     });
     body.append(...rows);
-    [...table.tHead.rows[0].cells].forEach((head, at) => head.setAttribute(
+    [...table.tHead.rows[0].cells].forEach((head, at) => head.hasAttribute("aria-sort") && head.setAttribute(
       "aria-sort", at !== place || !way ? "none" : way > 0 ? "ascending" : "descending"));
   };
   const name = table => "sort " + (table.caption ? table.caption.textContent : "");
   const sortable = table => {
     if (!table.tHead || table.tBodies[0].rows.length < 3 || table.closest(".compare,.beside")) return;
     [...table.tHead.rows[0].cells].forEach((head, place) => {
+      if (!head.textContent) return;
       const button = make("button", { type: "button" }, ...head.childNodes);
       head.replaceChildren(button);
       head.setAttribute("aria-sort", "none");

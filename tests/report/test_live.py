@@ -329,6 +329,8 @@ def test_long_names_keep_what_distinguishes_them() -> None:
     assert list(shown.values()) == ["…lr=0.01-bs=64", "…lr=0.1-bs=32", "…lr=0.1-bs=64", "vgg"]
     swept = short_names(["train.py[lr=0.05,bs=64]", "train.py[lr=0.01,bs=64]"], 12)
     assert list(swept.values()) == ["[0.01,64]", "[0.05,64]"]
+    one, other = "sweep[lr=0.1,bs=16]", "sweep[lr=0.001,bs=128]"
+    assert short_names([one, other, "sweep"], 20) == {one: "[0.1,16]", other: "[0.001,128]", "sweep": "sweep"}
     alone = short_names(["a-very-long-name-without-any-neighbour-7"], 14)
     assert set(map(len, alone.values())) == {14}
     assert all(text.endswith("-7") for text in alone.values())

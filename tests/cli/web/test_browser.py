@@ -364,6 +364,26 @@ def test_every_page_fits_a_telephone(scene: Scene, window: Window, scheme: Any) 
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
 
 
+def test_a_column_without_a_title_is_not_sorted_by(browser: "Browser", hpcdl: Run, tmp_path: Path) -> None:
+    target = tmp_path / "plan.html"
+    assert hpcdl("burst", "plan", "vgg16", "--gpus", "8", "--limit", "2", "-o", target).code == 0
+    page = browser.new_page()
+    try:
+        said = listening(page)
+        page.set_default_timeout(SOON_MS)
+        page.goto(target.as_uri())
+        titles = page.locator("th button").all_inner_texts()
+        assert "GPUs" in titles
+        assert all(titles)
+        page.locator("th button").nth(titles.index("GPUs")).click()
+        first = page.locator("tbody tr td").first
+        until(page, "document.querySelector('[aria-sort=ascending]') !== null")
+        assert first.inner_text().startswith("fc"), "the layers on one GPU"
+        assert said == []
+    finally:
+        page.close()
+
+
 def large() -> dict[str, Any]:
     """An overview of 1,000 GPUs and 2,000 jobs."""
     nodes = [
