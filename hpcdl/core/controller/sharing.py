@@ -108,9 +108,9 @@ def _foregrounds_first(seen: View, plan: Plan) -> Plan:
     Only where the two may share them, so that both run: the other one becomes a background there.
     """
     behind = [job for job in seen.jobs if agrees(job) and not (job.placement and not job.can_suspend)]
-    ahead = [job for job in seen.jobs if job.share is not None and not job.share.as_background and not job.blocked]
-    if not behind or not ahead:
+    if not behind:
         return plan
+    ahead = [job for job in seen.jobs if job.share is not None and not job.share.as_background and not job.blocked]
     targets = plan.targets
     said = plan.by_job() if not isinstance(targets, Targets) else {}
     of = targets.of if isinstance(targets, Targets) else (lambda job: said[job.id])
