@@ -128,7 +128,10 @@ class Stages:
             output = self._forward(inputs)
             if self.rank < self._effective[-1]:
                 first, end = rows(self._batch, self._effective[-1], self.rank)
-                value = self._loss(output, targets[first:end].to(self._device)) * ((end - first) / self._batch)
+                value = self._loss(output, targets[first:end].to(self._device))
+                if value.numel() != 1:
+                    raise ValueError(f"the loss must give the mean over its samples, not {tuple(value.shape)} numbers")
+                value = value * ((end - first) / self._batch)
         if self.rank < self._effective[-1]:
             (value * scale).backward()
         else:
