@@ -232,7 +232,7 @@ def no_nodes(view: View, job: JobView) -> str:
 
 def waiting(job: JobView, first: JobView | None, free: str) -> str:
     """Why a job waits: what it needs, and what is `free`. `first`: the job that waits before all others, or None."""
-    before = 0 if first is None else first.id
+    before = 0 if first is None or first.id == job.id else first.id
     known = job.memo.get("waits")
     if known is not None and known[0] == before and known[1] == free:
         text: str = known[2]

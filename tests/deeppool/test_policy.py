@@ -80,6 +80,7 @@ def test_foregrounds_come_in_order_and_the_first_that_waits_keeps_the_others_wai
     plan = decide(DeepPool(), seen)
     assert counts(plan) == [2, 0, 0]
     assert "job 2 is before it" in reasons(plan)[2]
+    assert "before it" not in reasons(plan)[1], "it is the first"
     later = view(*seen.jobs[:2], job(3, priority=1))
     jobs = tuple(sorted(later.jobs, key=lambda each: each.order))
     assert counts(decide(DeepPool(), replace(later, jobs=jobs))) == [6, 2, 0]

@@ -12,7 +12,7 @@ from hpcdl.core.model.arrays import members_of
 from hpcdl.core.model.health import Avoided
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Placement, Purpose, Role
 from hpcdl.core.model.pilot import Pilot
-from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, partners_of
+from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, pair_refusal, partners_of
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, memory_text, seconds_text
 from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, lifts_hold
@@ -236,6 +236,26 @@ def _shared_with(job: Job, other: Job) -> str:
     return f"job {front.id} is the foreground of its GPUs{slow} (memory: {memory})"
 
 
+def _beside_nobody(world: World, job: Job) -> list[str]:
+    """Why a job that waits cannot run as a background, beside which foregrounds."""
+    if job.spec.share is None or not job.spec.share.as_background:
+        return []
+    if job.spec.rescale != "restart":
+        return ["runs beside nobody: what is rescaled in place shares its GPUs as a foreground only"]
+    refused: dict[str, list[int]] = {}
+    for gpu, (number, _) in world.holders.items():
+        other = world.jobs[number]
+        if other.spec.share is not None and other.spec.share.as_foreground:
+            why = pair_refusal(world, gpu, other, job)
+            if why and number not in refused.setdefault(why, []):
+                refused[why].append(number)
+    return [
+        f"cannot run beside {jobs_text(world, sorted(them)[:MOST_NAMED], job)}"
+        f"{f' and {len(them) - MOST_NAMED} more' if len(them) > MOST_NAMED else ''}: {why}"
+        for why, them in list(refused.items())[:MOST_NAMED]
+    ]
+
+
 def _details(world: World, job: Job, now: float) -> list[str]:
     lines = []
     running = job.running
@@ -250,6 +270,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines += _that_go(world, running.placement, now)
         lines += _shares(world, job, running)
     elif not job.finished:
+        lines += _beside_nobody(world, job)
         lines += [_on_its_way(pilot) for pilot in with_agents(world) if not (pilot.over or pilot.nodes)]
         lines += avoided_lines(world)
     if job.spec.array_most and not job.finished:

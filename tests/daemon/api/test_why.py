@@ -18,9 +18,10 @@ from hpcdl.core.model.incarnation import (
     Throttle,
     TrainingProgress,
 )
-from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.job import JobSpec, Sharing
 from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, PilotSpec
 from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import (
     FailureHistory,
     GpuInfo,
@@ -244,6 +245,25 @@ def test_without_a_gpu_here_it_says_where_one_may_come_from() -> None:
     assert "(ask the batch system for some; HPCDL_EMULATE_GPUS=N" in why(nodes=inside)
     over = Pilot(3, spec, 90.0, 90.0, how="preempted")
     assert why(pilots={3: over}).endswith("(hpcdl pilots says why none is on its way)")
+
+
+def test_a_background_that_waits_is_told_why_it_runs_beside_nobody() -> None:
+    front = replace(SPEC, share=Sharing("foreground"), gpu_memory_mib=4096)
+    back = replace(SPEC, share=Sharing("background"))
+    fronts = {number: Job(number, front, 90.0, live=(RUNNING,)) for number in range(2, 9)}
+    gpus = tuple(GpuInfo(index, f"GPU-{index}", memory_mib=8192) for index in range(7))
+    holders = {GpuRef("n1", number - 2): (number, 1) for number in fronts}
+    world = World(nodes={"n1": Node("n1", connected=True, gpus=gpus)}, jobs=fronts, holders=holders)
+
+    def told(spec: JobSpec) -> str:
+        return "\n".join(explain(world, job(spec=spec), {}, 100.0).details)
+
+    assert "cannot run beside jobs 2, 3, 4, 5, 6 and 2 more: the memory of one of them is not known" in told(back)
+    full = told(replace(back, gpu_memory_mib=6144))
+    assert "and 2 more: 4 GiB and 6 GiB do not fit into 8 GiB" in full
+    assert "beside" not in told(replace(back, gpu_memory_mib=1024))
+    assert "beside" not in told(replace(back, share=None))
+    assert "runs beside nobody: what is rescaled in place" in told(replace(back, rescale="in-process", nodes_max=2))
 
 
 def test_both_sides_of_a_shared_gpu_are_told_what_the_step_gate_does() -> None:
