@@ -35,12 +35,16 @@ def test_two_jobs_train_on_one_gpu(make_cluster: Callable[..., Cluster]) -> None
     cluster.cli("suspend", str(front))
     cluster.until_state(front, "SUSPENDED")
     cluster.until(lambda: holders(cluster) == [(back,), ()])
+    assert cluster.job(back)["incarnation"] == 1, "nothing was asked of its trainer"
+
+    # Back again, the foreground does not wait for it: it starts anew beside that one.
     cluster.cli("resume", str(front))
+    cluster.until(lambda: holders(cluster) == [(front,), (back,)])
     cluster.release()
     cluster.until_done(front, back, alone)
     for job, steps in ((front, 200), (back, 200), (alone, 60)):
         cluster.check_weights(job, steps)
-    assert cluster.job(back)["incarnation"] == 1, "nothing was asked of its trainer"
+    assert cluster.job(back)["suspends"] == 1
 
 
 def test_an_agent_that_comes_back_finds_both(make_cluster: Callable[..., Cluster]) -> None:

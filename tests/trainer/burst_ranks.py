@@ -203,9 +203,9 @@ def main(rank: int, size: int, store: str) -> None:
             Stages(stages, (4, 2), loss, group.first, CPU)
         except ValueError as error:
             print("refused", error, flush=True)
-    made = Stages(linear(), (4, 4, 4, 4), partial(nn.functional.cross_entropy, reduction="none"), group.first, CPU)
+    whole = Stages(linear(), (4, 4, 4, 4), partial(nn.functional.cross_entropy, reduction="none"), group.first, CPU)
     try:
-        made.backward(torch.randn(8, 6), torch.zeros(8, dtype=torch.long))
+        whole.backward(torch.randn(8, 6), torch.zeros(8, dtype=torch.long))
     except ValueError as error:
         print("refused", error, flush=True)
     dist.barrier()
