@@ -96,7 +96,9 @@ class SubmitCommand(ABC):
     lookups: ClassVar[tuple[tuple[str, ...], ...]]
     """Commands that say whether there is a job, its id behind them."""
     name_lookup: ClassVar[tuple[str, ...]] = ()
-    """The command that prints what there is of this user's jobs of a name, the name behind it; (): there is none."""
+    """The command that prints the ids of this user's jobs of a name, the name behind it; (): there is none."""
+    name_header: ClassVar[str] = ""
+    """What it prints above them: without that it has not answered."""
     job_pattern: str
     """What they print of a job that there is, {} for its id."""
     no_job: re.Pattern[str]

@@ -181,7 +181,8 @@ class Sbatch(SubmitCommand):
         ("squeue", "--noheader", "--all", "--states=all", "--format=%A %F", "--jobs"),
     )
     job_pattern = r"^\s*(?:\d+\s+)?{}\b|\bJobId={}\b"
-    name_lookup = ("squeue", "--noheader", "--me", "--format=%A", "--name")
+    name_lookup = ("squeue", "--me", "--format=%A", "--name")
+    name_header = "JOBID"
     no_job = re.compile("invalid job id", re.IGNORECASE)
     no_cluster = re.compile("could not establish a configuration source", re.IGNORECASE)
 

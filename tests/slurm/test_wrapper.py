@@ -122,6 +122,8 @@ def test_ids_of_two_worlds(slurm: SlurmCluster, tmp_path: Path) -> None:
         ):
             refused[" ".join(words)] = slurm.run("sbatch", *words, "--wrap=true", env=around, check=False)
         waits = slurm.run("sbatch", f"--dependency=afterok:{ours}", "--gres=gpu:1", "--wrap=true", env=around)
+        alone = ("--dependency=singleton", "--job-name=prep", "--gres=gpu:1", "--wrap=true")
+        slurm.run("sbatch", *alone, env=around)
         theirs = slurm.submit("true", "-N1", f"--dependency=afterany:{both + 500}", env=around)
     finally:
         fake.close()
@@ -139,6 +141,7 @@ def test_ids_of_two_worlds(slurm: SlurmCluster, tmp_path: Path) -> None:
         False,
     ]
     assert waits.stdout == "Submitted batch job 3\n"
-    assert [body["jobs"][0]["after"] for method, _, body in fake.requests if method == "POST"] == [[ours]]
+    sent = [body["jobs"][0] for method, _, body in fake.requests if method == "POST"]
+    assert [(each["after"], each.get("singleton", False)) for each in sent] == [([ours], False), ([], True)]
     slurm.until_state(theirs, "COMPLETED")  # an id that hpcdl does not know is Slurm's affair
     assert int(theirs) == both + 1  # nothing else reached Slurm

@@ -142,8 +142,9 @@ def check_singleton(client: Client, name: str, own: str, other: str | None) -> b
     if other is not None and (path := _beside(other, argv[0])) is not None:
         done = _said([path, *argv[1:]])
         away = done is not None and command.no_cluster.search(done.err)
-        if not away and (done is None or done.code != 0 or done.out.strip()):
-            what = "may know" if done is None or done.code != 0 else "knows"
+        words = [] if done is None or done.code != 0 else done.out.split()
+        if not away and words[-1:] != [command.name_header]:
+            what = "knows" if command.name_header in words else "may know"
             why = f"a job of hpcdl's is called {own}, and {command.system.title} {what} one, too"
             raise _refusal("singleton", f"{why}: hpcdl submit --singleton for hpcdl's, HPCDL_BYPASS=1 for the other")
     return True

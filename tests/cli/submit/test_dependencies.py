@@ -201,14 +201,20 @@ def test_other_conditions_on_hpcdls_jobs_are_taken(fake: FakeDaemon, here: Place
     assert here.got() is None
 
 
+ANSWERS = (
+    ("echo JOBID; echo 88", "Slurm knows one, too"),
+    *((answer, "Slurm may know one, too") for answer in ("exit 1", "true", "echo rubbish", "echo JOBID; exit 3")),
+)
+
+
 def test_a_singleton_waits_for_hpcdls_job_of_its_name_unless_slurm_may_have_one(fake: FakeDaemon, here: Place) -> None:
     words = ("--dependency=singleton", "-J", "prep", "train.sh")
-    for answer, said in (("echo 88", "Slurm knows one, too"), ("exit 1", "Slurm may know one, too")):
+    for answer, said in ANSWERS:
         here.executable(here.real / "squeue", f"#!/bin/sh\n{answer}\n")
         done = here.run("sbatch", *words)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
         assert said in done.err
-    here.executable(here.real / "squeue", "#!/bin/sh\ntrue\n")
+    here.executable(here.real / "squeue", "#!/bin/sh\necho 'welcome; JOBID'\n")
     assert here.run("sbatch", *words).code == 0
     assert [(spec["name"], spec["singleton"]) for spec in specs(fake)] == [("prep", True)]
     assert here.got() is None
