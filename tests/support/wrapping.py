@@ -43,7 +43,7 @@ class Place:
             each.mkdir()
         for name in ("sbatch", "bsub"):
             self.executable(self.real / name, FAKE)
-        self.executable(tools / "hpcdl", f'#!/bin/sh\nexec "{sys.executable}" -m hpcdl "$@"\n')
+        self.executable(tools / "hpcdl", f'#!/bin/bash -p\nexec "{sys.executable}" -m hpcdl "$@"\n')
         # Not /usr/bin itself: a real sbatch may be there.
         self.system = tmp_path / "bin"
         self.system.mkdir()

@@ -235,7 +235,7 @@ def plain(array: Array) -> dict[str, object]:
     return found
 
 
-LEFT = re.compile(r"_|PWD|OLDPWD|SHLVL|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|PMI|PMIX|OMPI)_.*")
+LEFT = re.compile(r"_|PWD|OLDPWD|SHLVL|(SSH|DBUS|XDG_SESSION)_.*|(HPCDL|PMI|PMIX|OMPI)_.*")
 """Names of the submitting shell, its session or a launcher: they mean nothing to the job, or the wrong thing."""
 
 SECRET = re.compile(

@@ -156,6 +156,12 @@ echo in | srun -n1 cat
     assert "hpcdl: srun: --pty: hpcdl has no terminal inside a job\n" in err
 
 
+def test_functions_of_the_shell_reach_a_script_and_its_tasks(one: Machine) -> None:
+    script = "#!/bin/bash\nmodule load cuda\nsrun -n1 bash -c 'module load more'\n"
+    code, out, err = one.run(script, SLURM, **{"BASH_FUNC_module%%": "() {  echo module $*\n}"})
+    assert (code, out, err) == (0, "module load cuda\nmodule load more\n", "")
+
+
 def test_numbers_of_gpus_are_places_among_the_jobs_own(one: Machine) -> None:
     """As where a batch system hides all others; taken as CUDA does, they would be another job's GPUs."""
     script = """#!/bin/bash

@@ -51,6 +51,22 @@ def test_a_training_job_goes_to_hpcdl_in_bsubs_words(fake: FakeDaemon, place: Pl
     assert place.got() is None
 
 
+MODULE = {"BASH_FUNC_module%%": "() {  echo module $*\n}"}
+"""How a shell exports the function by which sites load software."""
+
+
+def test_functions_of_the_shell_go_with_a_job_wherever_it_goes(fake: FakeDaemon, place: Place) -> None:
+    place.script(SLURM)
+    place.run("sbatch", "train.sh", **MODULE)
+    (spec,) = specs(fake)
+    assert ["BASH_FUNC_module%%", MODULE["BASH_FUNC_module%%"]] in list(spec["env"])  # type: ignore[call-overload]
+    place.executable(place.real / "sbatch", "#!/bin/bash\nmodule load cuda\n")
+    assert place.run("sbatch", "--test-only", "train.sh", **MODULE).out == "module load cuda\n"
+    # None of them stands for a command that the drop-in itself calls.
+    hostile = {f"BASH_FUNC_{name}%%": "() {  echo hijacked\n}" for name in ("head", "grep", "command", "exec")}
+    assert place.run("sbatch", "train.sh", **hostile).out == "Submitted batch job 2\n"
+
+
 def _with_file(place: Place, descriptor: int, *words: str) -> tuple[int, str, str]:
     environment = {"PATH": ":".join(place.path), "HPCDL_HOME": str(place.home), "NOTES": str(place.notes),
                    "PYTHONPATH": str(ROOT), "HOME": str(place.folder)}  # fmt: skip
