@@ -24,7 +24,7 @@ _ARCHITECTURES = {
 }  # fmt: skip
 """The cards of an architecture by which sites name types."""
 _ROOM = 0.9
-"""Of the memory that a card is sold with: what its driver counts is less."""
+"""Of the memory that a card or a node is sold with: what its driver or kernel counts is less."""
 
 
 def met(needs: str, nodes: Iterable[Node]) -> bool:
@@ -39,6 +39,16 @@ def met(needs: str, nodes: Iterable[Node]) -> bool:
         named = {each.partition(".")[0].partition("+")[0] for each in text.split()}
         return bool(with_gpus) and all(str(node["name"]).partition(".")[0] in named for node in with_gpus)
     return kind == "gpu" and bool(with_gpus) and all(_has(text, node) for node in with_gpus)
+
+
+def too_little_memory(asked_mib: int, nodes: Iterable[Node]) -> str:
+    """Why no node that has GPUs has so much memory; "" where one has, or there is none."""
+    largest = max((node["memory_mib"] for node in nodes if node["gpus"]), default=0)
+    if not largest or _ROOM * asked_mib <= largest:
+        return ""
+    return (
+        f"it asks for {asked_mib / 1024:.0f} GiB of memory on a node, and the largest of hpcdl has {largest / 1024:.0f}"
+    )
 
 
 def _features(text: str, node: Node) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.batch.features import met
+from hpcdl.batch.features import met, too_little_memory
 
 
 def node(name: str, gpu: str, memory_mib: int, number: int = 4) -> dict[str, Any]:
@@ -70,3 +70,12 @@ HOST = {"name": "c1", "gpus": []}
 )
 def test_every_node_with_gpus_must_be_so(needs: str, nodes: list[dict[str, Any]], is_met: bool) -> None:
     assert met(needs, nodes) is is_met
+
+
+def test_memory_that_no_node_has() -> None:
+    nodes = [{**A100, "memory_mib": 500_000}, {**V100, "memory_mib": 180_000}, {**HOST, "memory_mib": 2_000_000}]
+    assert too_little_memory(512 * 1024, nodes) == ""
+    assert too_little_memory(1024 * 1024, nodes) == (
+        "it asks for 1024 GiB of memory on a node, and the largest of hpcdl has 488"
+    )
+    assert too_little_memory(1024 * 1024, []) == ""

@@ -52,6 +52,8 @@ def batch_of(
         raise NotForHpcdl("it asks for no GPU")
     if _HPCDL.search(text_of(batch.content or b"")):
         raise NotForHpcdl("it runs hpcdl itself")
+    if batch.asked.memory_mib and (why := features.too_little_memory(batch.asked.memory_mib, nodes())):
+        raise NotForHpcdl(why)
     met: list[IgnoredOption] = []
     for each in batch.asked.ignored:
         if each.doubt:

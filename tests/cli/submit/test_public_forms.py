@@ -13,7 +13,8 @@ from hpcdl.batch.script import BatchScript
 from hpcdl.cli.submit import drop_in
 
 NODES: list[dict[str, Any]] = [
-    {"name": f"g{number}", "gpus": [{"name": "NVIDIA A100-SXM4-80GB", "memory_mib": 81920}] * 4} for number in (1, 2)
+    {"name": f"g{number}", "memory_mib": 515_000, "gpus": [{"name": "NVIDIA A100-SXM4-80GB", "memory_mib": 81920}] * 4}
+    for number in (1, 2)
 ]
 HEAD = "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\nexport MASTER_PORT=29500\n"
 PY = "python train.py --epochs 3"
@@ -263,6 +264,7 @@ PASSED: list[tuple[tuple[str, str], str]] = [
     (sbatch("--gres=gpu:1\n--signal=INT@60"), "USR1, USR2, TERM or TSTP"),
     (sbatch("--gres=gpu:1\n--begin=now+1hour"), "--begin"),
     (sbatch("-n 2\n--tres-per-task=gres/gpu:1,license/x:1"), "license/x:1 is ignored: hpcdl has no such thing"),
+    (sbatch("--gres=gpu:1\n--mem=2T"), "it asks for 2048 GiB of memory on a node, and the largest of hpcdl has 503"),
     (sbatch("--gpus=1\n--gres=gpumem:90g"), "gpumem:90g of --gres=gpumem:90g: not every node of hpcdl is so"),
     (sbatch('--gres=gpu:1\n-C "h100&(hbm80g|hbm40g)"'), "not every node of hpcdl is so"),
     (
