@@ -164,7 +164,7 @@ ROUTES = [
     ("GET", "/v1/avoided"),
     ("POST", "/v1/notices/retry"), ("POST", "/v1/notices/1/drop"), ("POST", "/v1/profiles/read"),
     ("POST", "/v1/ledger/copy"), ("GET", "/v1/metrics"), ("GET", "/v1/overview"),
-    ("GET", "/v1/jobs/1/series"), ("POST", "/v1/notices/test"),
+    ("GET", "/v1/jobs/1/series"), ("GET", "/v1/jobs/1/attempts"), ("POST", "/v1/notices/test"),
 ]  # fmt: skip
 
 
