@@ -1,4 +1,4 @@
-"""Run by test_mark.py: a process that opens a ledger with its mark and records submits is killed at each line of that.
+"""Run by test_high_water_mark.py: a process that opens a ledger with its mark and records submits is killed at the lines of that.
 
 Prints one JSON object of what happened: {"lines": by case, how many lines there were, "bad": [what went wrong]}.
 """
@@ -22,6 +22,8 @@ ACTING = ("write_new", "atomic_write", "begin_above")
 NOW = 1e9
 KNOWN = 9
 """Jobs that were acknowledged before the case begins."""
+STEP = 9
+"""Every so manyth line of a case; the cases, which have most lines in common, begin at another one each."""
 
 
 def opened(home: Path, accept_loss: bool) -> UsableLedger:
@@ -132,10 +134,10 @@ def prepare(case: str, home: Path) -> None:
 def main(folder: Path) -> None:
     bad: list[str] = []
     counts: dict[str, int] = {}
-    for case in ("whole", "backup", "loss of all", "old home"):
+    for first, case in enumerate(("whole", "backup", "loss of all", "old home"), 1):
         template = folder / case.replace(" ", "-")
         prepare(case, template)
-        line, more = 1, True
+        line, more = first, True
         while more:
             home = folder / "home"
             shutil.copytree(template, home)
@@ -143,7 +145,7 @@ def main(folder: Path) -> None:
             check(case, home, line, answered, bad)
             shutil.rmtree(home)
             counts[case] = lines
-            line += 5
+            line += STEP
     print(json.dumps({"lines": counts, "bad": bad}))
 
 
