@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,6 +104,30 @@ def test_set_three_from_beginning_to_end(tmp_path: Path) -> None:
     inception = marble["jobs"][1]
     assert [number for _, number in inception["gpus"] if number] == [3, 4]
     assert inception["lost_s"] > 0
+
+
+@pytest.mark.parametrize(("differs", "good", "plays"), [(0, True, 1), (1, True, 2), (9, True, 3), (9, False, 1)])
+def test_a_run_that_the_simulator_does_not_repeat_is_played_again(
+    differs: int, good: bool, plays: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    homes: list[Path] = []
+
+    def play(home: Path, *_: object) -> SimpleNamespace:
+        homes.append(home)
+        return SimpleNamespace(good=good, measures=SimpleNamespace(makespan_s=3.0))
+
+    def simulated(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(differences=("not simulated: end of job 1",) * (len(homes) <= differs))
+
+    monkeypatch.setattr(run, "play", play)
+    monkeypatch.setattr(run, "simulate_again", simulated)
+    monkeypatch.setattr(run, "truth_text", lambda episode, found: f"DIFFERENT: {found.differences[0]}")
+    _, found = run._play_and_simulate(Path("homes"), "marble", episode.load_set(3), 20.0, {})
+    assert [home.name for home in homes] == ["marble", "marble-2", "marble-3"][:plays]
+    assert bool(found.differences) == (plays <= differs)
+    said = capsys.readouterr().out
+    assert said.count("marble: 60 emulated s") == plays
+    assert said.count("is played again") == said.count("DIFFERENT: not simulated") == plays - 1
 
 
 def test_interrupted(tmp_path: Path) -> None:

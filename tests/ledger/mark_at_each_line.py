@@ -1,4 +1,4 @@
-"""Run by test_high_water_mark.py: a process that opens a ledger with its mark and records submits is killed at the lines of that.
+"""Run by test_high_water_mark.py: a process that opens a ledger with its mark and records submits is killed at its lines.
 
 Prints one JSON object of what happened: {"lines": by case, how many lines there were, "bad": [what went wrong]}.
 """
