@@ -1,4 +1,6 @@
-"""Run by test_high_water_mark.py: a process that opens a ledger with its mark and records submits is killed at its lines.
+"""Run by test_high_water_mark.py: a process that opens a ledger with its mark and records submits is killed.
+
+A child is killed at each STEPth line of FILES that it comes to.
 
 Prints one JSON object of what happened: {"lines": by case, how many lines there were, "bad": [what went wrong]}.
 """
