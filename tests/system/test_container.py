@@ -92,3 +92,4 @@ def test_a_container_ends_with_its_job(podman: Podman, cluster: Cluster, tmp_pat
     cluster.cli("cancel", str(job))
     cluster.until_state(job, "CANCELLED")
     cluster.until(lambda: podman.containers() == [])
+    assert cluster.job(job)["state"] == "CANCELLED"
