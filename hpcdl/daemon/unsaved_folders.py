@@ -1,12 +1,15 @@
 """Checkpoint folders of jobs that ended without a checkpoint: what is in them is the claim of the last attempt alone.
 
 A claim keeps attempts that are not the newest from writing, so it goes only once its job is finished and the agents of
-all nodes of all its attempts have said that nothing of these is left. A job that had a part on a lost node keeps it:
+all nodes of all its attempts have said that nothing of these is left. That of another job, whose `--checkpoint-dir` is
+this folder, stays. A job that had a part on a lost node keeps it:
 nobody knows that part's end. Those, and what `retention` has taken out of the world, `ledger/trim` removes much later.
 """
 
+import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdl.core.controller.controller import Controller
@@ -14,6 +17,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.world import Job
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.ledger.trim import is_unsaved, remove_unsaved
+from hpcdl.wire.private_files import NotPrivate, read_private
 
 EVENTS = 1_000
 """Of a job, in one piece."""
@@ -22,6 +26,8 @@ MOST_EVENTS = 20_000
 """A job with more is not gone through: its folder stays."""
 
 ANSWER_S = 30.0
+
+LIMIT = 65536  # bytes of a claim
 
 
 class UnsavedFolders:
@@ -67,10 +73,19 @@ class UnsavedFolders:
 
         def remove(controller: Controller) -> None:
             now = controller.world.jobs.get(job.id)
-            if now is not None and now.finished and now.last_incarnation == job.last_incarnation:
+            over = now is not None and now.finished and now.last_incarnation == job.last_incarnation
+            if over and _claimed_by(job, folder):
                 remove_unsaved(folder)
 
         self._loop.call(remove).result(ANSWER_S)
+
+
+def _claimed_by(job: Job, folder: Path) -> bool:
+    """Whether the claim is of this job; what earlier versions wrote has no identity, and stays."""
+    with suppress(OSError, NotPrivate, ValueError, AttributeError, RecursionError):
+        claim = json.loads(read_private(folder / "claim.json", LIMIT))
+        return bool(job.identity) and claim.get("identity") == job.identity
+    return False
 
 
 def all_gone(events: Iterable[ev.Event]) -> bool:

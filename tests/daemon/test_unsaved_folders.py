@@ -1,5 +1,6 @@
 """Checkpoint folders of jobs that saved nothing: which go, and which claims stay."""
 
+import json
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,18 @@ class Loop:
         return done
 
 
-def claimed(home: Path, job: int, *more: str) -> Path:
+def submitted(model: Cluster, *specs: JobSpec) -> None:
+    model.send(cmd.Submit(specs, "r", nonce="n"))
+
+
+def claimed(home: Path, job: int, identity: str, *more: str) -> Path:
     folder = home / "checkpoints" / str(job)
     folder.mkdir(mode=0o700, parents=True)
     for each in (home / "checkpoints", home):
         each.chmod(0o700)
     for name in ("claim.json", *more):
-        (folder / name).write_text("{}")
+        (folder / name).touch(mode=0o600)
+    (folder / "claim.json").write_text(json.dumps({"identity": identity}))
     return folder
 
 
@@ -54,9 +60,14 @@ def model() -> Cluster:
 
 
 def test_what_ended_without_a_checkpoint_leaves_no_folder(tmp_path: Path, model: Cluster) -> None:
-    model.submit(JobSpec(("a",), "a"), JobSpec(("b",), "b"), JobSpec(("c",), "c", checkpoint_dir="/mine"))
-    folders = [claimed(tmp_path, 1), claimed(tmp_path, 2, "step-000000000001.i1"), claimed(tmp_path, 3)]
-    elsewhere = claimed(tmp_path, 77)
+    submitted(model, JobSpec(("a",), "a"), JobSpec(("b",), "b"), JobSpec(("c",), "c", checkpoint_dir="/mine"))
+    one, two, three = (model.job(number).identity for number in (1, 2, 3))
+    folders = [
+        claimed(tmp_path, 1, one),
+        claimed(tmp_path, 2, two, "step-000000000001.i1"),
+        claimed(tmp_path, 3, three),
+    ]
+    elsewhere = claimed(tmp_path, 77, one)
     unsaved = UnsavedFolders(tmp_path, Loop(model))  # type: ignore[arg-type]
     unsaved.look()
     assert all(folder.exists() for folder in folders), "they are not finished"
@@ -67,17 +78,43 @@ def test_what_ended_without_a_checkpoint_leaves_no_folder(tmp_path: Path, model:
     assert (elsewhere / "claim.json").exists(), "of a job that nobody knows"
 
 
+@pytest.mark.parametrize("claim", ["another's", "of an earlier version", "damaged", "a link"])
+def test_a_claim_that_is_not_the_jobs_stays(tmp_path: Path, model: Cluster, claim: str) -> None:
+    """As of a job that was given this folder by --checkpoint-dir, and has saved nothing yet."""
+    submitted(model, JobSpec(("a",), "a"))
+    model.run_to_end()
+    own = model.job(1).identity
+    folder = claimed(tmp_path, 1, "another" if claim == "another's" else "" if claim != "a link" else own)
+    if claim == "damaged":
+        (folder / "claim.json").write_text("[" * 60_000)
+    elif claim == "a link":
+        (folder / "claim.json").rename(tmp_path / "kept.json")
+        (folder / "claim.json").symlink_to(tmp_path / "kept.json")
+    UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
+    assert (folder / "claim.json").exists()
+
+
+def test_a_folder_that_is_a_link_stays(tmp_path: Path, model: Cluster) -> None:
+    submitted(model, JobSpec(("a",), "a"))
+    model.run_to_end()
+    folder = claimed(tmp_path, 1, model.job(1).identity)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
+    assert (folder / "claim.json").exists()
+
+
 def test_without_any_folder_nothing_is_done(tmp_path: Path, model: Cluster) -> None:
     UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_retry_that_comes_first_keeps_the_folder_for_its_attempt(tmp_path: Path, model: Cluster) -> None:
-    model.submit(JobSpec(("a",), "a"))
+    submitted(model, JobSpec(("a",), "a"))
     model.conduct[1] = Conduct(fails=[3])
     model.run_to_end()
     assert model.job(1).outcome is JobState.FAILED
-    folder, loop = claimed(tmp_path, 1), Loop(model)
+    folder, loop = claimed(tmp_path, 1, model.job(1).identity), Loop(model)
     unsaved = UnsavedFolders(tmp_path, loop)  # type: ignore[arg-type]
     loop.before_call = [cmd.Retry(1)]
     unsaved.look()
@@ -91,14 +128,14 @@ def test_a_retry_that_comes_first_keeps_the_folder_for_its_attempt(tmp_path: Pat
 
 def test_a_part_that_nobody_saw_end_keeps_the_claim(tmp_path: Path) -> None:
     model = Cluster({"n1": 1, "n2": 1})
-    model.submit(JobSpec(("a",), "a", nodes=1))
+    submitted(model, JobSpec(("a",), "a", nodes=1))
     model.run(5.0)
     running = model.job(1).running
     assert running is not None
     model.disconnect(running.nodes[0])
     model.run_to_end()
     assert (model.job(1).outcome, model.job(1).last_incarnation) == (JobState.DONE, 2)
-    folder = claimed(tmp_path, 1)
+    folder = claimed(tmp_path, 1, model.job(1).identity)
     UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
     assert (folder / "claim.json").exists(), "the first attempt may live on where nobody sees it"
 
