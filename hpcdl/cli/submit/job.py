@@ -245,6 +245,9 @@ SECRET = re.compile(
 """Names that are never taken along by themselves, for what they hold would go into the ledger. docs/commands.md and the
 help of `hpcdl submit` list them."""
 
+_FUNCTION_END = "%%"
+"""Of the name of a variable in which bash exports a function."""
+
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -264,6 +267,10 @@ def default_name(command: Sequence[str]) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:200]
 
 
+def _is_secret(name: str) -> bool:
+    return SECRET.search(name.removesuffix(_FUNCTION_END)) is not None
+
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -280,7 +287,7 @@ def environment(
         kept = {
             name: value
             for name, value in around.items()
-            if not any(each.fullmatch(name) for each in hidden) and not SECRET.search(name) and name not in left
+            if not any(each.fullmatch(name) for each in hidden) and not _is_secret(name) and name not in left
         }
         if kept.get(_THREADS, "") == around.get(f"HPCDL_{_THREADS}"):  # a job that submits: its own share was no choice
             del kept[_THREADS]

@@ -274,3 +274,5 @@ def test_lightning_needs_a_task_for_each_gpu(fake: FakeDaemon, hpcdl: Run, words
 def test_names_that_look_like_secrets(name: str, secret: bool) -> None:
     assert environment((), {name: "x"}) == ({} if secret else {name: "x"})
     assert environment((name,), {name: "x"}) == {name: "x"}, "asked for by name"
+    function = {f"BASH_FUNC_{name}%%": "() {  echo x\n}"}
+    assert environment((), function) == ({} if secret else function), "an exported function of that name"
