@@ -60,9 +60,20 @@ def original_of(home: Path) -> Path | None:
         original = Path(body["home"])
         same = [read_private(each / "tls" / "instance", LIMIT) for each in (home, original)]
         # By inode alone: one folder that is mounted twice may be shown on two devices.
-        if home.stat().st_ino != original.stat().st_ino and same[0] == same[1]:
+        if home.stat().st_ino != original.stat().st_ino and same[0] == same[1] and not _are_one(home, original):
             return original
     return None
+
+
+def _are_one(home: Path, other: Path) -> bool:
+    """Whether two paths lead to one folder that is shown with two inodes, as FUSE and re-exports do: what is written by
+    one path is there by the other. Raises OSError."""
+    mark = Path("tls", f".{secrets.token_hex(8)}")
+    (home / mark).touch(mode=0o600)
+    try:
+        return (other / mark).exists()
+    finally:
+        (home / mark).unlink()
 
 
 def begin_apart(home: Path) -> None:

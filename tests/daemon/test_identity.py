@@ -1,8 +1,10 @@
 """What an instance keeps across restarts."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,24 @@ def test_another_hosts_name_is_not_taken(tmp_path: Path) -> None:
     path.write_text(json.dumps({"host": "elsewhere", "node": "n9"}))
     path.chmod(0o600)
     assert node_name(home, None, "host") == "host"
+
+
+def test_a_folder_by_two_paths_is_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FUSE and re-exports show one folder with two inodes: to begin apart would forget what runs there."""
+    home, link = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir(mode=0o700)
+    first = load_identity(home, 1e9)
+    write_access(home, AccessFile(first.instance, "127.0.0.1", 1, first.certificate, first.token, 1, 1))
+    link.symlink_to(home)
+    there, before = Path.stat, sorted(os.listdir(home / "tls"))
+
+    def stat(path: Path, **how: Any) -> os.stat_result:
+        found = there(path, **how)
+        return os.stat_result((found[0], found[1] + 1, *found[2:10])) if path == link else found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert original_of(link) is None
+    assert sorted(os.listdir(home / "tls")) == before
 
 
 def test_a_copy_has_an_instance_of_its_own(tmp_path: Path) -> None:
