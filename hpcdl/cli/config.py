@@ -4,6 +4,7 @@ Only policy and objective are changed here, by the API. All else is read from fi
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
-from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_table, say
+from hpcdl.cli.output import Column, Output, Row, cut, outputs_as, print_fields, print_table, say, stdout_takes
 from hpcdl.client import Answer, ClientError, DaemonAway
 
 
@@ -97,15 +98,17 @@ def _plain(value: Any) -> Any:
 
 
 def _print_settings(settings: Sequence[Row], options: Sequence[Row], origin: bool) -> None:
+    differs = any(row["differs"] for row in settings)
+    # On a terminal a long list is cut for the columns beside it alone; the last column may be wrapped, but is whole.
+    room = _LIST_ROOM if (differs or origin) and stdout_takes()[0] is not None else sys.maxsize
     columns = [
         Column("SETTING", lambda row: str(row["name"])),
-        Column("VALUE", lambda row: _text(row["value"]), right=True),
-        Column("UNIT", lambda row: str(row["unit"])),
+        Column("VALUE", lambda row: cut(_with_unit(row, "value"), room)),
     ]
-    if any(row["differs"] for row in settings):
-        columns.append(Column("THE DAEMON'S", lambda row: _text(row["running"]) if row["differs"] else "", right=True))
+    if differs:
+        columns.append(Column("THE DAEMON'S", lambda row: _with_unit(row, "running") if row["differs"] else ""))
     if origin:
-        columns.append(Column("FROM", lambda row: str(row["origin"]), shrinks=True))
+        columns.append(Column("FROM", lambda row: str(row["origin"])))
     print_table(columns, settings)
     if options:
         print()
@@ -114,6 +117,15 @@ def _print_settings(settings: Sequence[Row], options: Sequence[Row], origin: boo
             Column("DEFAULT", lambda row: _text(row["value"]), shrinks=True),
         ]
         print_table([*columns, Column("FROM", lambda row: str(row["origin"]))] if origin else columns, options)
+
+
+_LIST_ROOM = 24
+"""So much of a value is shown beside other columns."""
+
+
+def _with_unit(row: Row, key: str) -> str:
+    unit = "" if row[key] is None else row["unit"]
+    return f"{_text(row[key])} {unit}".rstrip()
 
 
 def _text(value: Any) -> str:

@@ -46,6 +46,19 @@ def test_without_a_daemon(hpcdl: Run, home: Path, folder: Path, monkeypatch: pyt
     assert hpcdl("config", "show", "--quiet").out.splitlines() == list(SETTINGS)
 
 
+def test_it_fits_a_terminal_of_80_columns(hpcdl: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir(mode=0o700)
+    for module in ("config", "output"):
+        monkeypatch.setattr(f"hpcdl.cli.{module}.stdout_takes", lambda: (80, False))
+    plain = hpcdl("config", "show").out.splitlines()
+    assert "log_limit_bytes              1073741824 bytes" in plain
+    assert [line for line in plain if len(line) > 80] == [f"notify_on                    {Config().notify_on}"], "whole"
+    monkeypatch.setenv("HPCDL_POISON_LIMIT_INFRASTRUCTURE", "40")
+    origins = hpcdl("config", "show", "--origin").out.splitlines()
+    assert "poison_limit_infrastructure  40 failures               HPCDL_POISON_LIMIT_INFRASTRUCTURE" in origins
+    assert "notify_on                    end,failure,poison,pree…  default" in origins
+
+
 def test_where_the_daemon_uses_another_value(fake: FakeDaemon, hpcdl: Run, home: Path) -> None:
     (home / "config.yaml").write_text("poison_limit: 7\n")
     started_with = Config().values()
