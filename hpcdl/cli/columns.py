@@ -320,9 +320,11 @@ def _reasons(rows: Sequence[Row], key: str) -> str:
     places = [
         (int(found[2]), found[1]) for row in rows if (found := _PLACE.search(str(row.get(key) or ""))) and found[2]
     ]
-    reasons = list(dict.fromkeys(_reason(row, key) for row in rows))
-    said = [each for each in reasons if each] or [""]
+    reasons = [_reason(row, key) for row in rows]
+    said = list(dict.fromkeys(each for each in reasons if each)) or [""]
     text = said[0] if len(said) == 1 else f"{said[0]} (and {count(len(said) - 1, 'other reason')}: --no-fold)"
+    if text and len(said) == 1 and "" in reasons:
+        text = f"{len(rows) - reasons.count('')} of {len(rows)} {text}"
     first = f"{'the first is ' if key == 'reason' else ''}{min(places)[1]}" if places else ""
     return f"{text}{'; ' if text and first else ''}{first}"
 

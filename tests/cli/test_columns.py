@@ -205,6 +205,12 @@ def test_what_is_to_be_done_about_members_names_their_array() -> None:
     assert folded(rows[1:]) == rows[1:], "a member that stands alone is named itself"
 
 
+def test_what_is_so_of_some_members_only_says_of_how_many() -> None:
+    places = [member(12 + at, 1 + at, note=f"{place} in queue") for at, place in enumerate(("1st", "2nd"))]
+    (line,) = folded([*places, member(14, 3, note="held: hpcdl release 14")])
+    assert line["note"] == f"1 of 3 held: hpcdl release --array {line['array']}; 1st in queue"
+
+
 def test_members_that_a_sweep_names_are_folded_without_its_values() -> None:
     for names in (("t[lr=1]", "t[lr=]"), ("t[lr=0.1]", "t[lr=0.2]"), ("t1", "t2"), ("t{a}", "t{b}")):
         rows = [row(at + 3, name=name, array=3, array_index=at) for at, name in enumerate(names, 1)]
