@@ -31,8 +31,10 @@ def _act(ctx: click.Context, verb: str, chosen: Selection, output: Output, **mor
     failed = bool(more.get("failed"))
     if not failed:
         check_named(ctx, chosen, f"{verb} 3-7 12{', --failed' if verb == 'retry' else ''}")
+    elif chosen.states and "FAILED" not in chosen.states:
+        raise click.UsageError("--failed is of jobs that FAILED: leave it out, or --state", ctx)
     elif not chosen.plain:
-        chosen, failed, more = replace(chosen, states=chosen.states | {"FAILED"}), False, more | {"failed": False}
+        chosen, failed, more = replace(chosen, states=frozenset({"FAILED"})), False, more | {"failed": False}
     client = connect(ctx)
     concerns, reaches = concerned_by(verb), verb in ("annotate", "retry")
     ids, array = chosen.ids, chosen.array

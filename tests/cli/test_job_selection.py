@@ -155,6 +155,14 @@ def test_waiting_for_none_is_a_line(fake: FakeDaemon, hpcdl: Run) -> None:
     assert (done.code, done.err) == (1, "hpcdl: there is no such job to wait for: hpcdl ls --all lists them\n")
 
 
+def test_retry_failed_leaves_all_but_the_failed_of_the_states(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {1: row(1, state="FAILED"), 2: row(2, state="CANCELLED"), 3: row(3, state="DONE")}
+    done = hpcdl("retry", "--failed", "--state", "done,cancelled")
+    assert (done.code, done.out) == (2, "")
+    assert "--failed is of jobs that FAILED: leave it out, or --state" in done.err
+    assert hpcdl("retry", "--failed", "--state", "failed,cancelled", "-q").out == "1\n"
+
+
 def test_every_verb_takes_names(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.world.jobs = {each["id"]: dict(each) for each in ROWS}
     assert hpcdl("hold", "sweep", "-q").out == "7\n8\n"
