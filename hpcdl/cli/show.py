@@ -4,7 +4,8 @@ Only what the API answers is shown, in words; fields without a value are left ou
 """
 
 import shlex
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -20,7 +21,18 @@ from hpcdl.cli.job_row import (
     tags_text,
 )
 from hpcdl.cli.job_selection import Selection, check_named, selects
-from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say, stdout_takes
+from hpcdl.cli.output import (
+    Column,
+    Output,
+    Row,
+    escape,
+    outputs_as,
+    print_fields,
+    print_table,
+    say,
+    stdout_takes,
+    width_of,
+)
 from hpcdl.cli.sparkline import WIDTH, curve_line, numbers_text
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.client import Answer, ApiError, Client
@@ -254,6 +266,16 @@ def why_lines(answer: Row) -> list[str]:
     return [f"job {answer['job']}  {answer['state']}{reason}", *(str(each) for each in details if each)]
 
 
+def _in_words(lines: Sequence[str], width: int | None) -> Iterator[str]:
+    """The lines of `why`, what follows the first below it; on a terminal of `width` columns broken between words."""
+    for line, indent in zip(lines, ("", *["   "] * len(lines)), strict=False):
+        text = indent + escape(line)
+        if width is None or width_of(text) <= width:
+            yield text
+        else:
+            yield from textwrap.wrap(text, max(20, width), subsequent_indent="     ", break_on_hyphens=False)
+
+
 @click.command()
 @selects(acts=False)
 @outputs_as("Ids only, one a line.")
@@ -263,9 +285,7 @@ def why(ctx: click.Context, chosen: Selection, output: Output) -> None:
     value = answers[0] if len(answers) == 1 else {"jobs": answers}
     if not output.print_data(value, [answer["job"] for answer in answers]):
         for answer in answers:
-            title, *details = why_lines(answer)
-            print(escape(title))
-            print_fields([(" ", detail) for detail in details])
+            print("\n".join(_in_words(why_lines(answer), stdout_takes()[0])))
 
 
 @click.command()

@@ -238,3 +238,17 @@ def test_the_help_of_submit_has_each_option_once_under_a_title(hpcdl: Run) -> No
         each.name for each in submit.params
     }
     assert "Usage: hpcdl submit [OPTIONS] [--] COMMAND..." in told
+
+
+def test_why_is_broken_between_words_on_a_terminal(
+    fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "waiting for 1 GPU: all 4 busy; " * 4 + "of train.py"
+    fake.world.jobs = {1: row(1, reason=reason)}
+    whole = hpcdl("why", 1).out
+    assert whole == f"job 1  QUEUED: {reason}\n   job 1 holds n1:0\n", "in a pipe a line each"
+    monkeypatch.setattr("hpcdl.cli.show.stdout_takes", lambda: (60, False))
+    lines = hpcdl("why", 1).out.splitlines()
+    assert max(map(width_of, lines)) <= 60
+    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+    assert lines[1].startswith("     ")
