@@ -10,7 +10,7 @@ from hpcdl.daemon.api.rows import Json
 LINES = (
     ("start", "starts take about", "start"),
     ("save", "saves take about", "job"),
-    ("length", "whole jobs train for about, on one GPU,", "job"),
+    ("length", "on one GPU a whole job trains for about", "job"),
 )
 """Field of `Sample`, how its line begins, and what it counts."""
 
