@@ -181,18 +181,21 @@ def _check(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[
         signature.bind(*args, **keywords)
     except TypeError as error:
         shown = getattr(function, "__qualname__", repr(function))
-        hint = _hint(keywords.keys() - signature.parameters.keys(), signature)
+        hint = _hint(keywords.keys() - signature.parameters.keys(), signature, str(error))
         raise TypeError(f"{shown}{signature}: {error}{hint}; options of the job: help(hpcdl.Options)") from None
 
 
-def _hint(names: Collection[str], signature: inspect.Signature) -> str:
-    """What was meant by the first of these arguments, which the function does not have; "" where nobody knows."""
+def _hint(names: Collection[str], signature: inspect.Signature, said: str) -> str:
+    """What was meant by the first of these arguments, which the function does not have; "" where nobody knows.
+
+    `said`: Python's own error, which names another argument where one is missing, too.
+    """
     options = job_options.names()
     for name in sorted(names):
         if name in options:
             return f": {name} is an option of a job, which is neither swept nor in args"
         if hint := meant(name, (*signature.parameters, *sorted(options)), "", cutoff=job_options.NEAR):
-            return f": {hint}"
+            return f": {hint}" if repr(name) in said else f"; it has no {name}: {hint}"
     return ""
 
 

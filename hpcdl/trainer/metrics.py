@@ -20,6 +20,12 @@ MOST = 16
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,62}")
 
 
+def detached(value: Any) -> Any:
+    """A number, or a tensor without its graph: that would be kept in memory, and PyTorch warns of a float of it."""
+    detach = getattr(value, "detach", None)
+    return detach() if callable(detach) else value
+
+
 class PendingMetrics:
     """The newest value of each name that was not sent yet."""
 
@@ -41,8 +47,7 @@ class PendingMetrics:
                     self._refuse(name, f"a job has {MOST} at most, of letters, digits and _ . : / -")
                     continue
                 self._known.add(name)
-            detach = getattr(value, "detach", None)  # of a tensor, which would keep its whole graph in memory
-            self._values[name] = detach() if callable(detach) else value
+            self._values[name] = detached(value)
 
     def numbers(self) -> dict[str, float | None]:
         """What is to be sent, by name; None: not finite."""

@@ -27,7 +27,7 @@ from hpcdl.trainer import checkpoints, exit, step_gate
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation, Tier
 from hpcdl.trainer.group.membership import Membership, from_packet
-from hpcdl.trainer.metrics import PendingMetrics
+from hpcdl.trainer.metrics import PendingMetrics, detached
 
 log = logging.getLogger("hpcdl.trainer")
 
@@ -295,7 +295,7 @@ class Session:
         if self._channel is None:
             return
         if metric is not None:
-            value = float(metric)
+            value = float(detached(metric))
             if math.isfinite(value):
                 self._metric = value
             else:

@@ -77,7 +77,7 @@ def test_options_and_arguments_are_told_apart(fake: FakeDaemon) -> None:
     [
         (lambda: SUBMIT(train), TypeError, r"train\(lr.*missing a required argument: 'lr'; options of the job"),
         (lambda: SUBMIT(train, lr=1, gpu=2), TypeError, "argument 'gpu': did you mean gpus\\?; options"),
-        (lambda: SUBMIT(train, lrs=1), TypeError, "did you mean lr\\?"),
+        (lambda: SUBMIT(train, lrs=1), TypeError, "'lr'; it has no lrs: did you mean lr\\?"),
         (lambda: SUBMIT(train, lr=1, zzz=2), TypeError, "unexpected keyword argument 'zzz'; options"),
         (
             lambda: MAP(train, {"lr": [1], "gpus": [1, 2]}),
