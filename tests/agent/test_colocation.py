@@ -1,5 +1,6 @@
 """The step gates of a node: what fails for one part closes no other part's gate."""
 
+import functools
 import logging
 import shutil
 import time
@@ -41,6 +42,15 @@ class Part:
         self.reports.append(what)
 
 
+def add_steps(page: SharePage, number: int, step_s: float) -> None:
+    """The foreground makes steps of a known length, as if no test beside this one took the processor."""
+    for _ in range(number):
+        count = page.words[COUNT]
+        newest = page.words[RING + (count - 1) % STEPS] if count else 1
+        page.words[RING + count % STEPS] = newest + int(step_s * 1e9)
+        page.words[COUNT] += 1
+
+
 @pytest.mark.parametrize("broken", ["background", "foreground"])
 def test_a_part_whose_folder_is_gone_closes_no_other_gate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str
@@ -68,15 +78,7 @@ def test_a_part_whose_folder_is_gone_closes_no_other_gate(
 def test_a_quiet_window_begins_when_the_background_waits(tmp_path: Path) -> None:
     """Steps beside a background that is still in its own are no baseline, nor those of before its gate was closed."""
     page, loop = SharePage(tmp_path), SlowdownLoop()
-    known, ended = Foreground(page, loop, count=0, ended_ns=1), 1
-
-    def steps(number: int, step_s: float) -> None:
-        nonlocal ended
-        for _ in range(number):
-            ended += int(step_s * 1e9)
-            page.words[RING + page.words[COUNT] % STEPS] = ended
-            page.words[COUNT] += 1
-
+    known, steps = Foreground(page, loop, count=0, ended_ns=1), functools.partial(add_steps, page)
     now = time.monotonic()
     for held, step_s in ((False, 0.02), (True, 0.02), (True, 0.01), (True, 0.01)):
         steps(WINDOW, step_s)
@@ -101,10 +103,9 @@ def test_a_quiet_window_begins_when_the_background_waits(tmp_path: Path) -> None
 
 def test_a_background_that_never_waits_holds_up_no_baseline(tmp_path: Path) -> None:
     page, loop = SharePage(tmp_path), SlowdownLoop()
-    known = Foreground(page, loop)
+    known = Foreground(page, loop, count=0, ended_ns=1)
     now = time.monotonic()
     for look in range(4):
-        for _ in range(WINDOW + SETTLE):
-            page.record()
+        add_steps(page, WINDOW + SETTLE, 0.01)
         known.look(None, now + look * (BLIND_S + 1), False)
     assert loop.baseline_s is not None
