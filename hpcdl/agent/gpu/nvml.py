@@ -30,10 +30,11 @@ T = TypeVar("T")
 
 # NVML's numbers, so that a fault can be judged without the library.
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND, NO_DATA = 3, 4, 6, 7, 13, 21
+OTHER_VERSION = 25  # of a structure than the driver knows
 
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 
-SILENT = {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND, NO_DATA}
+SILENT = {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND, NO_DATA, OTHER_VERSION}
 
 LOST = {GPU_IS_LOST, RESET_REQUIRED}
 
@@ -218,7 +219,7 @@ class NvmlSource:
         self._known[uuid] = known
         if not known.name or not known.memory_mib:
             name = self._field(lambda: self._call("nvmlDeviceGetName", device))
-            memory = self._field(lambda: self._call("nvmlDeviceGetMemoryInfo", device))
+            memory = self._memory(device)
             total = 0 if memory is None else int(memory.total) >> 20
             self._known[uuid] = replace(known, name=str(name or known.name), memory_mib=total or known.memory_mib)
 
@@ -256,7 +257,7 @@ class NvmlSource:
             return self._field(lambda: self._call(function, handle, *arguments))
 
         rates = ask("nvmlDeviceGetUtilizationRates")
-        memory = ask("nvmlDeviceGetMemoryInfo")
+        memory = self._memory(handle)
         power = ask("nvmlDeviceGetPowerUsage")
         return GpuSample(
             gpu.uuid,
@@ -267,6 +268,15 @@ class NvmlSource:
             temperature_c=ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             **self._processes(ask),
         )
+
+    def _memory(self, handle: Any) -> Any:
+        """Of a device, in bytes: `total`, and `used` by processes. None where it cannot be had.
+
+        Drivers before 510 have the first version of the call only, which counts what the driver keeps for itself as
+        used (615 MiB of an H200 on which nothing runs).
+        """
+        memory = self._field(lambda: self._call("nvmlDeviceGetMemoryInfo", handle, self._nvml.nvmlMemory_v2))
+        return self._field(lambda: self._call("nvmlDeviceGetMemoryInfo", handle)) if memory is None else memory
 
     @staticmethod
     def _processes(ask: Callable[[str], Any]) -> dict[str, Any]:

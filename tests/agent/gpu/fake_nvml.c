@@ -2,6 +2,7 @@
  *
  * The file is read again at every call. A line is a verb and key=value words ('_' in a name stands for a blank):
  *   gpu uuid=U name=N total=MIB used=MIB util=P mw=MILLIWATTS temp=C pids=1,2   one GPU, in the order of NVML
+ *       reserved=MIB   what the driver keeps for itself, which the first version of the call counts as used
  *       call=RC     every call on its handle returns RC       open=RC    no handle can be had: RC
  *       deny=F,F    these return NOT_SUPPORTED: util mem mw temp pids health
  *       ecc=N retired=0|1 remap=PENDING,FAILED reasons=BITS                     its health
@@ -20,7 +21,7 @@ enum { MOST = 32, MOST_PIDS = 16 };
 
 typedef struct device {
     char uuid[96], name[96], deny[96];
-    unsigned total, used, util, mw, temp, pids[MOST_PIDS], npids;
+    unsigned total, used, reserved, util, mw, temp, pids[MOST_PIDS], npids;
     unsigned ecc, retired, remap[MOST_PIDS], reasons, xids[MOST_PIDS], nxids;
     unsigned links[MOST_PIDS], nlinks, level;
     unsigned long cpus;
@@ -67,6 +68,7 @@ static void parse(char *line) {
         }
         if ((v = value(word, "total"))) d->total = (unsigned)atoi(v);
         if ((v = value(word, "used"))) d->used = (unsigned)atoi(v);
+        if ((v = value(word, "reserved"))) d->reserved = (unsigned)atoi(v);
         if ((v = value(word, "util"))) d->util = (unsigned)atoi(v);
         if ((v = value(word, "mw"))) d->mw = (unsigned)atoi(v);
         if ((v = value(word, "temp"))) d->temp = (unsigned)atoi(v);
@@ -162,9 +164,19 @@ int nvmlDeviceGetUtilizationRates(device *d, unsigned *rates) {
 }
 int nvmlDeviceGetMemoryInfo(device *d, unsigned long long *m) {
     int rc = ask(d, "mem");
-    m[0] = (unsigned long long)d->total << 20, m[2] = (unsigned long long)d->used << 20, m[1] = m[0] - m[2];
+    m[0] = (unsigned long long)d->total << 20, m[2] = (unsigned long long)(d->used + d->reserved) << 20;
+    m[1] = m[0] - m[2];
     return rc;
 }
+#ifndef OLD
+struct memory { unsigned version; unsigned long long total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo_v2(device *d, struct memory *m) {
+    if (m->version != (sizeof *m | 2u << 24)) return 25; /* another version's structure */
+    m->total = (unsigned long long)d->total << 20, m->reserved = (unsigned long long)d->reserved << 20;
+    m->used = (unsigned long long)d->used << 20, m->free = m->total - m->reserved - m->used;
+    return ask(d, "mem");
+}
+#endif
 int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *t) {
     (void)sensor, *t = d->temp;
     return ask(d, "temp");

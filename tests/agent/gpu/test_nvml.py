@@ -104,6 +104,15 @@ def test_two_good_gpus(library: Path, tmp_path: Path) -> None:
     assert said["inits"] == 1
 
 
+def test_what_the_driver_keeps_is_used_by_nobody(library: Path, tmp_path: Path) -> None:
+    """An idle H200: the first version of the call says 615 MiB, nvidia-smi 0."""
+    idle = f"gpu uuid={ZERO} name=NVIDIA_H200 total=143771 used=0 reserved=615"
+    (sample,) = ask(library, tmp_path, idle)["phases"][0]["samples"]
+    assert (sample["memory_used_mib"], sample["memory_total_mib"]) == (0, 143771)
+    old = ask(compile_fake(tmp_path / "lib", "-DOLD"), tmp_path, idle)["phases"][0]["samples"]
+    assert [each["memory_used_mib"] for each in old] == [615]
+
+
 def test_fields_that_a_gpu_does_not_have_are_none(library: Path, tmp_path: Path) -> None:
     said = ask(library, tmp_path, f"{GOOD_0} deny=util,mem,mw,temp,pids\n{GOOD_1}")
     poor, good = said["phases"][0]["samples"]
