@@ -5,8 +5,7 @@
 JSON on stdout. `ladder`: by mechanism, each rung with all those before it, samples a second of the foreground, of the
 background and of both, and both as shares of the first rung's. `matrix`: by kernel in a stream of high priority, and by
 kernel in one of low priority, the first one's speed as a share of its own. Without a GPU one line says so, and it exits
-with 1. Two processes share a GPU's time slices unless an MPS server runs: start one first, and compare. Not yet run on
-a GPU.
+with 1. Two processes share a GPU's time slices unless an MPS server runs: start one first, and compare.
 """
 
 from __future__ import annotations
@@ -27,6 +26,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.measuring import say
 from hpcdl.agent.colocation import TICK_S, Foreground
 from hpcdl.agent.slowdown_loop import SlowdownLoop
 from hpcdl.trainer.background_steps import Launcher
@@ -260,8 +262,10 @@ def main() -> None:
     rates = []
     with tempfile.TemporaryDirectory(prefix="hpcdl-colocate-") as folder:
         for number, rung in enumerate(ladder()):
+            say(f"{rung.name} ...")
             front, back = climb(rung, options.batch, options.seconds, options.limit, Path(folder) / str(number))
             rates.append((rung.name, front, back))
+    say("the matrix ...")
     found = {"batch": options.batch, "limit": options.limit, "ladder": ladder_rows(rates)}
     print(json.dumps(found | {"matrix": matrix(options.seconds / 10)}, indent=2))
 

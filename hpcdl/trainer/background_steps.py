@@ -1,6 +1,6 @@
 """What else keeps a background's step out of its foreground's way on a GPU: pieces, bounded launches, bans, priority.
 
-None of it has run on a GPU yet, so nothing uses it by itself; each part works alone. The step gate, which always
+Only the graphs have run on a GPU yet, so nothing uses it by itself; each part works alone. The step gate, which always
 counts, is in step_gate.py. PyTorch is imported at the first use.
 
     launcher = background_steps.Launcher(outstanding=2)     # background: a stream of low priority
