@@ -41,7 +41,7 @@ smoke: venv
 test: expect $(VENV)/.installed-test
 	@.ci/slurm
 	@.ci/chromium
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= .ci/pytest $(BIN)/python --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 expect:
 	@echo "hpcdl: every test: about 12 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"

@@ -49,12 +49,13 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A session that leaves something behind has failed."""
+    """A session that leaves something behind has failed, and not by tests that may run once more (.ci/pytest)."""
     if SESSION.owner:
-        session.config.stash[LEFT] = SESSION.left()
-        if session.config.stash[LEFT] and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         SESSION.kept = session.exitstatus == pytest.ExitCode.TESTS_FAILED
+        session.config.stash[LEFT] = SESSION.left()
+        if session.config.stash[LEFT]:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            SESSION.kept = True
 
 
 def pytest_configure(config: pytest.Config) -> None:
