@@ -19,7 +19,7 @@ def test_a_stop_suspends_what_an_agent_left_that_just_died(tmp_path: Path) -> No
         kill(cluster.agent_pid())
         cluster.cli("daemon", "stop")
         assert cluster.tagged() == []
-        cluster.until(lambda: cluster.ours() == [], 30.0)
+        cluster.until(lambda: cluster.ours() == [])
         cluster.start()
         assert "IncarnationEnded" in cluster.kinds(job)
         assert cluster.job(job)["cause"] == "suspended"

@@ -21,7 +21,7 @@ def cluster(kept_cluster: Cluster) -> Cluster:
 
 def test_a_job_is_submitted_runs_and_is_done(cluster: Cluster) -> None:
     job = cluster.submit(steps=60)
-    cluster.cli("wait", str(job), "--timeout", "60")
+    cluster.cli("wait", str(job), "--timeout", "180")
     cluster.until_done(job)
     cluster.check_weights(job, 60)
     row = cluster.job(job)
@@ -151,7 +151,7 @@ def test_stop_suspends_and_the_next_start_goes_on(cluster: Cluster) -> None:
         cluster.until_step(job, 10)
     cluster.cli("daemon", "stop")
     assert cluster.tagged() == []
-    cluster.until(lambda: cluster.ours() == [], 30.0)  # supervisors may be on their way out
+    cluster.until(lambda: cluster.ours() == [])  # supervisors may be on their way out
     cluster.start()
     cluster.release()
     cluster.until_done(*jobs)
@@ -165,7 +165,7 @@ def test_stop_now_leaves_the_last_checkpoints(cluster: Cluster) -> None:
     cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 20)
     cluster.cli("daemon", "stop", "--now")
     assert cluster.tagged() == []
-    cluster.until(lambda: cluster.ours() == [], 30.0)  # supervisors may be on their way out
+    cluster.until(lambda: cluster.ours() == [])  # supervisors may be on their way out
     cluster.start()
     cluster.until_done(job)
     cluster.check_weights(job, 200)
