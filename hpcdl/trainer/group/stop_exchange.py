@@ -182,6 +182,8 @@ class StopClient:
                 pass
             while True:
                 time.sleep(RETRY_S)
+                if self._counters.stopped:
+                    return  # there is nothing left to ask
                 try:
                     connection = self._connect(endpoint)
                     break

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -133,7 +133,8 @@ class Relay:
         self._to = endpoint
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint: Endpoint = ("127.0.0.1", self._listener.getsockname()[1], endpoint[2])
-        self.ends: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._ends: list[socket.socket] = []
         self.connections = 0
         self.passed = bytearray()  # what clients said
         threading.Thread(target=self._accept, daemon=True).start()
@@ -145,8 +146,9 @@ class Relay:
             except OSError:
                 return
             far = socket.create_connection(self._to[:2])
-            self.ends += [near, far]
-            self.connections += 1
+            with self._lock:
+                self._ends += [near, far]
+                self.connections += 1
             for one, other, to_server in ((near, far, True), (far, near, False)):
                 threading.Thread(target=self._pass_on, args=(one, other, to_server), daemon=True).start()
 
@@ -160,11 +162,13 @@ class Relay:
             pass
 
     def cut(self) -> None:
-        """All that is connected now."""
-        for each in self.ends:
-            each.shutdown(socket.SHUT_RDWR)
+        """All that is connected now; not who calls again meanwhile."""
+        with self._lock:
+            ends, self._ends = self._ends, []
+        for each in ends:
+            with suppress(OSError):  # whoever it leads to has ended it
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
-        self.ends.clear()
 
     def close(self) -> None:
         """Nobody comes through any more."""
@@ -241,6 +245,17 @@ def test_a_connection_that_breaks_is_made_again(node: Callable[[str], StepCounte
         stops = {each.result(PATIENCE_S) for each in stopped}
     assert stops in ({6}, {7})
     assert stop_of(late) in stops
+
+
+def test_who_knows_where_to_stop_calls_no_more(node: Callable[[str], StepCounters]) -> None:
+    """Another program may listen there by then."""
+    counters, before = node("n1"), set(threading.enumerate())
+    with relay(StopServer("127.0.0.1", 1).endpoint) as between:
+        StopClient(counters, 0).start(between.endpoint)
+    (client,) = (each for each in set(threading.enumerate()) - before if each.name == "hpcdl-stop-client")
+    counters.stop(1)
+    client.join(PATIENCE_S)
+    assert not client.is_alive()
 
 
 def answer_to(address: tuple[str, int], said: bytes) -> bytes:
