@@ -308,13 +308,14 @@ def test_a_submit_that_the_daemon_fails_at_does_not_hold_up_the_others(home: Pat
 
 
 def test_a_slow_ledger_holds_a_look_up_once_only(home: Path, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_spool, "ANSWER_S", 0.2)
     for number in range(20):
         spooled(home, f"r{number}", "j", at=number)
     stuck = [Future[Any]() for _ in range(20)]
     answers = iter(stuck)
     reader = SpoolReader(home, lambda _: next(answers), lambda where, detail: running.told.append(detail))
-    assert (reader.look(), waiting(home), running.told) == (0, 20, [])
+    with monkeypatch.context() as patched:
+        patched.setattr(daemon_spool, "ANSWER_S", 0.2)
+        assert (reader.look(), waiting(home), running.told) == (0, 20, [])
     assert running.reader.look() == 20
     assert len(running.names()) == 20
 
