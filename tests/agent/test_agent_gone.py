@@ -60,11 +60,23 @@ def test_agents_killed_again_and_again(daemon: Daemon, agents: Agents) -> None:
     assert kinds == ["Started", "Attached", "TrainerReady", "Saved", "Exited", "GpusFreed"]
 
 
-def test_a_trainer_that_ended_without_an_agent_is_reported_later(daemon: Daemon, agents: Agents) -> None:
+WAITS = """
+import os, sys, time
+import hpcdl.trainer as hpcdl
+hpcdl.attach()
+hpcdl.ready(0)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+with hpcdl.checkpoint(5) as folder: (folder / "state").write_text("5")
+hpcdl.done(5)
+"""
+
+
+def test_a_trainer_that_ended_without_an_agent_is_reported_later(daemon: Daemon, agents: Agents, home: Path) -> None:
     agent = agents.start()
-    begin(daemon, steps=40, pause=0.05)
+    begin(daemon, command=(sys.executable, "-c", WAITS, str(home / "go")))
     daemon.wait("TrainerReady", 1)
     agents.kill(agent)
+    (home / "go").touch()
     folder = agents.run / "1.1"
     until(lambda: run_folder.is_free(folder), "the end of the trainer")
     agents.start()
@@ -131,7 +143,7 @@ def test_a_daemon_that_was_replaced_is_refused(daemon: Daemon, agents: Agents) -
 
 
 def test_past_its_lease_the_agent_suspends_its_trainers(daemon: Daemon, agents: Agents) -> None:
-    daemon.lease_s = 1.0
+    daemon.lease_s = 4.0
     agents.start()
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)

@@ -23,6 +23,8 @@ from tests.system.cluster import PATIENCE_S, Cluster, kill
 from tests.system.proxy import Proxy
 
 MakeCluster = Callable[..., Cluster]
+LEASE: dict[str, float] = {"agent_lease_s": 4, "lease_margin_s": 1}
+"""Soon over, and not because an agent or the daemon waits for a processor or the disk."""
 
 
 @pytest.fixture
@@ -285,7 +287,7 @@ def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: 
 
 def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The agent ends its trainers past its lease; the daemon starts the job elsewhere, and takes the node back."""
-    cluster = make_cluster(gpus=1, agent_lease_s=1, lease_margin_s=0.5).start()
+    cluster = make_cluster(gpus=1, **LEASE).start()
     proxy = Proxy(read_access(cluster.home).port)
     try:
         far = _home_through(cluster, proxy, tmp_path)
@@ -311,7 +313,7 @@ def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: 
 
 def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The agent is stopped, so nobody ends the old trainer: it finds the newer claim, and ends by itself."""
-    cluster = make_cluster(gpus=1, agent_lease_s=1, lease_margin_s=0.5).start()
+    cluster = make_cluster(gpus=1, **LEASE).start()
     proxy = Proxy(read_access(cluster.home).port)
     try:
         far = _home_through(cluster, proxy, tmp_path)

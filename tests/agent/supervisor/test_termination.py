@@ -90,20 +90,30 @@ def test_a_trainer_that_does_not_answer(agent: Agent) -> None:
     assert "TERM" in agent.output()
 
 
+SOON = """
+import sys
+from hpcdl.agent.supervisor import supervisor, termination
+termination.TERMINATE_AFTER = 0.1
+sys.exit(supervisor.main(sys.argv[1:]))
+"""
+
+
 def test_a_save_under_way_is_not_disturbed(agent: Agent) -> None:
+    """It goes on when SIGTERM would come, after 6 s, and has its whole grace, however slow this machine is."""
+    agent.program = ("-c", SOON)
     agent.start(
         ATTACH
         + """
 signal.signal(15, lambda n, f: print("TERM"))
 hear()
 say("saving", step=4)
-end = time.monotonic() + 8.6
+end = time.monotonic() + 6.6
 while time.monotonic() < end: time.sleep(0.01)
 saved(4)
 """
     )
     agent.wait("attached")
-    agent.connect().send("suspend", grace_s=10.0)
+    agent.connect().send("suspend", grace_s=60.0)
     record = agent.exit()
     assert (record["code"], record["ended_by"], record["step"]) == (0, "suspend", 4)
     assert signals(agent) == ["SIGTSTP"]
