@@ -68,7 +68,7 @@ def test_the_daemon_is_told_and_has_the_trainer_suspended(
 
 
 def test_what_the_daemon_says_nothing_of_is_suspended_by_the_agent(daemon: Daemon, agents: Agents) -> None:
-    agent = agents.start(*INSIDE, "--grace", "6")
+    agent = agents.start(*INSIDE, "--grace", "12")
     training(daemon)
     agent.send_signal(signal.SIGINT)
     assert agent.wait(180) == 0

@@ -39,7 +39,7 @@ def test_uninterrupted_outside_hpcdl(tmp_path: Path) -> None:
 def test_suspended_and_resumed_on_other_gpus_is_bit_identical(tmp_path: Path) -> None:
     checkpoints = tmp_path / "ckpt"
     with supervisor(tmp_path / "run", checkpoints) as parent:
-        child = parent.start(argv(30), 1, HPCDL_GPUS="EMU-a", HPCDL_GPU_COUNT="1")
+        child = parent.start(argv(10), 1, HPCDL_GPUS="EMU-a", HPCDL_GPU_COUNT="1")
         parent.wait("ready", step=0)
         parent.wait("progress", 2)
         child.send_signal(signal.SIGTSTP)

@@ -36,7 +36,7 @@ class Nodes:
         node = self._stack.enter_context(made)
         self.by_name[name], self.ranks[name] = node, ranks
         environ = {"HPCDL_RESCALE": "in-process", "HPCDL_NODE": name, "HPCDL_ADDRESS": "127.0.0.1"}
-        environ |= {"HPCDL_MEMBERSHIP": "0", "HPCDL_TAG": f"test:7:1:{name}", "TEST_PATIENCE_S": "2"}
+        environ |= {"HPCDL_MEMBERSHIP": "0", "HPCDL_TAG": f"test:7:1:{name}", "TEST_PATIENCE_S": "8"}
         command: list[str | Path] = [TELLING, script, *argv]
         if ranks > 1:
             command = ["-m", "hpcdl.trainer.ranks", str(ranks), "--", sys.executable, *command]
