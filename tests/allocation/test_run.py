@@ -96,7 +96,7 @@ def test_a_signal_saves_all_and_the_next_allocation_goes_on(batch: BatchJobs) ->
     assert "killed" not in out
     assert "batch job 11: 2 nodes (n[1-2]), 2 GPUs each" in out
     assert "SIGUSR1 came: everything is saved" in out
-    batch.until(lambda: not batch.ours(), 30.0)
+    batch.until(lambda: not batch.ours())
     batch.begin("12", "n2,n3")
     batch.up("n2", "n3")
     batch.until(lambda: all(batch.resumed(job) == batch.saved(job)[:1] != [] for job in jobs))

@@ -43,11 +43,17 @@ def trains_on(cluster: Cluster, job: int, nodes: list[str]) -> bool:
     return bool(told) and sorted(told[-1]) == nodes and cluster.job(job)["state"] == "RUNNING"
 
 
+def until_printed_by(cluster: Cluster, job: int, ranks: int) -> None:
+    """Until so many ranks have made steps together: what is killed at once after it has formed may have made none."""
+    cluster.until(lambda: any(number == ranks for _, _, number in printed(cluster, job)))
+
+
 def grow(cluster: Cluster, job: int) -> None:
     cluster.until(lambda: trains_on(cluster, job, ["n1"]))
     for node in ("n2", "n3"):
         cluster.add_agent(node, 1)
     cluster.until(lambda: trains_on(cluster, job, ["n1", "n2", "n3"]), seconds=240)
+    until_printed_by(cluster, job, 3)
 
 
 @pytest.fixture
@@ -86,6 +92,7 @@ def test_ranks_re_form_in_place(submitted: Callable[[str], tuple[Cluster, int]])
     cluster.cli("drain", "n2")
     cluster.until(lambda: trains_on(cluster, job, ["n1", "n3"]))
     cluster.until(lambda: not cluster.client.request("GET", "/v1/nodes")["nodes"][1]["gpus"][0]["holder"])
+    until_printed_by(cluster, job, 2)
     kill_node(cluster, "n3")
     cluster.until(lambda: trains_on(cluster, job, ["n1"]))
     reached = cluster.job(job)["step"]
@@ -109,6 +116,7 @@ def test_torchrun_starts_the_ranks_anew(submitted: Callable[[str], tuple[Cluster
     grow(cluster, job)
     cluster.cli("drain", "n2")
     cluster.until(lambda: trains_on(cluster, job, ["n1", "n3"]), seconds=240)
+    until_printed_by(cluster, job, 2)
     kill_node(cluster, "n3")
     cluster.until(lambda: trains_on(cluster, job, ["n1"]), seconds=240)
     reached = cluster.job(job)["step"]

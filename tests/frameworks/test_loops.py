@@ -60,7 +60,7 @@ def test_pytorch_bit_for_bit(tmp_path: Path, origin: Preloaded, ranks: int) -> N
             assert parent.end(child) == 0
         assert len(parent.of("done")) == ranks
     with supervisor(tmp_path / "run1", tmp_path / "ckpt", origin=origin) as parent:
-        children = ddp(parent, ranks, 1, [*argv, str(tmp_path / "parts.pt"), "--pace", "0.03", "--agree-every", "2"])
+        children = ddp(parent, ranks, 1, [*argv, str(tmp_path / "parts.pt"), "--pace", "0.5", "--agree-every", "2"])
         parent.wait("progress", count=ranks)
         children[-1].send_signal(signal.SIGTSTP)  # one rank alone: the others must agree to its step
         for child in children:
@@ -126,10 +126,10 @@ def test_suspend_leaves_no_loader_behind(tmp_path: Path, origin: Preloaded) -> N
         "import hpcdl.trainer as hpcdl\n"
         "hpcdl.attach()\n"
         "import torch, torch.utils.data as data, hpcdl.trainer.torch as suspendable\n"
-        "loader = data.DataLoader(list(range(10000)), num_workers=2, persistent_workers=True)\n"
+        "loader = data.DataLoader(range(10**9), num_workers=2, persistent_workers=True)\n"
         "batches = iter(loader)\n"
         "model = torch.nn.Linear(1, 1)\n"
-        "for step in suspendable.steps(10000, model=model):\n"
+        "for step in suspendable.steps(10**9, model=model):\n"
         "    next(batches)\n"
     )
     with supervisor(tmp_path / "run", tmp_path / "ckpt", origin=origin) as parent:

@@ -12,6 +12,10 @@ from tests.system.cluster import PATIENCE_S, Cluster, granted_twice, kill
 
 SCRIPT = Path(__file__).parents[2] / "jobscripts" / "trainers" / "pytorch_ddp.py"
 STEPS = 120
+SLOW, FAST = "0.4", "0"
+"""Seconds that a step takes at least: of what is to be caught before it ends by itself, and of what is not."""
+PACED = ("sh", "-c", 'exec "$@" --pace "$(cat "$0")"')
+"""Before a file with that number, and a command; each attempt reads it when it starts."""
 LAUNCHERS: dict[str, tuple[str, ...]] = {
     "plain": (sys.executable,),
     "ranks": (sys.executable, "-m", "hpcdl.trainer.ranks", "gpu", "--", sys.executable),
@@ -24,22 +28,25 @@ class TwoNodes:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
+        self._pace = folder / "pace"
 
-    def submit(self, launcher: str) -> int:
+    def submit(self, launcher: str, pace: str = SLOW) -> int:
         gpus = "2" if launcher == "ranks" else "1"
+        self._pace.write_text(pace)
         place = self.folder / str(len(list(self.folder.iterdir())))
         place.mkdir()
         out = str(place / "weights.pt")  # PyTorch writes the file's name into it
         options = ("--nodes", "2", "--gpus", gpus, "--steps", str(STEPS), "--grace", "60", "--env", "OMP_NUM_THREADS=1")
-        argv = (*LAUNCHERS[launcher], str(SCRIPT), "--steps", str(STEPS), "--every", "10", "--pace", "0.05")
-        answer = self.cluster.cli("submit", "--json", *options, "--", *argv, "--out", out)
+        argv = (*LAUNCHERS[launcher], str(SCRIPT), "--steps", str(STEPS), "--every", "10", "--out", out)
+        answer = self.cluster.cli("submit", "--json", *options, "--", *PACED, str(self._pace), *argv)
         return int(answer["jobs"][0]["id"])
 
-    def suspend(self, job: int, step: int) -> None:
+    def suspend(self, job: int, step: int, then: str = FAST) -> None:
         self.cluster.until_step(job, step)
         self.cluster.cli("suspend", str(job))
         self.cluster.until_state(job, "SUSPENDED", "DONE", "FAILED")
         assert self.cluster.job(job)["state"] == "SUSPENDED", self.cluster.story()
+        self._pace.write_text(then)
         self.cluster.cli("resume", str(job))
 
     def kill_rank(self, job: int, step: int, rank: int) -> None:
@@ -47,6 +54,7 @@ class TwoNodes:
         self.cluster.until_step(job, step)
         found = [pid for pid in self.cluster.tagged() if environment(pid).get("RANK") == str(rank)]
         assert found
+        self._pace.write_text(FAST)
         for pid in found:
             assert environment(pid).get("WORLD_SIZE", str(rank + 1)) == str(rank + 1), "the last rank is meant"
             kill(pid)
@@ -76,15 +84,15 @@ def two_nodes(make_cluster: Callable[..., Cluster], tmp_path: Path) -> TwoNodes:
 
 
 def test_a_process_on_each_node_is_suspended_and_killed_and_loses_nothing(two_nodes: TwoNodes) -> None:
-    whole = two_nodes.weights(two_nodes.submit("plain"))
+    whole = two_nodes.weights(two_nodes.submit("plain", FAST))
     job = two_nodes.submit("plain")
-    two_nodes.suspend(job, 25)
-    two_nodes.kill_rank(job, 60, 1)
+    two_nodes.suspend(job, 15, SLOW)
+    two_nodes.kill_rank(job, 35, 1)
     assert two_nodes.weights(job) == whole
     ended = [event["body"]["cause"] for event in two_nodes.cluster.events(job) if event["kind"] == "IncarnationEnded"]
     assert ended == ["suspended", "infrastructure", "done"], two_nodes.cluster.story()
     job = two_nodes.submit("torchrun")
-    two_nodes.suspend(job, 25)
+    two_nodes.suspend(job, 15)
     assert two_nodes.weights(job) == whole
 
 

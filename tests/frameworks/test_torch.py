@@ -24,12 +24,13 @@ SLOW_S = 180.0
 """Several processes import PyTorch at once, on a machine that may have much else to do."""
 
 
-def submit(cluster: Cluster, ranks: int, out: Path, *more: str) -> int:
-    command = [sys.executable]
+def submit(cluster: Cluster, ranks: int, out: Path, pace: Path) -> int:
+    """`pace`: a file that says how many seconds a step takes at least; each attempt reads it when it starts."""
+    command = ["sh", "-c", 'exec "$@" --pace "$(cat "$0")"', str(pace), sys.executable]
     if ranks > 1:
         group = ["--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1", "--master-port", free_port()]
         command += ["-m", "torch.distributed.run", *group]
-    command += [str(TRAINER), "--steps", str(STEPS), "--every", "30", "--out", str(out), *more]
+    command += [str(TRAINER), "--steps", str(STEPS), "--every", "30", "--out", str(out)]
     options = ["--gpus", str(ranks), "--steps", str(STEPS), "--grace", "120", "--env", "OMP_NUM_THREADS=1"]
     answer = cluster.cli("submit", "--json", *options, "--", *command)
     return int(answer["jobs"][0]["id"])
@@ -55,7 +56,9 @@ def train_without_us(origin: Preloaded, ranks: int, out: Path, *argv: str) -> No
 def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: Path, ranks: int) -> None:
     import torch
 
-    job = submit(cluster, ranks, tmp_path / "parts.pt", "--pace", "0.1")
+    pace = tmp_path / "pace"
+    pace.write_text("0.5")  # what is to be suspended does not end before
+    job = submit(cluster, ranks, tmp_path / "parts.pt", pace)
     cluster.until(lambda: (cluster.job(job)["step"] or 0) >= 5, SLOW_S)
     # The run folder goes once its end is recorded; what is open stays readable.
     with (cluster.home / "run" / "n1" / f"{job}.1" / "record.jsonl").open() as file:
@@ -77,6 +80,7 @@ def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: 
     assert records[-1]["type"] == "exit"
     assert (records[-1]["code"], records[-1]["ended_by"]) == (0, "suspend")
 
+    pace.write_text("0")
     cluster.cli("resume", str(job))
     cluster.until_done(job, seconds=SLOW_S)
     ready = [event for event in cluster.events(job) if event["kind"] == "TrainerReady"]
