@@ -205,7 +205,7 @@
           if (old) old.replaceWith(part); else if (before) before.after(part); else main.append(part);
           dress(part);
         }
-        was.set(part.id, text);
+        if (!busy) was.set(part.id, text);
         before = document.getElementById(part.id);
       });
       if (search.isConnected) filter();

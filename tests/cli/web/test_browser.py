@@ -247,12 +247,19 @@ def test_a_log_is_followed(scene: Scene, window: Window) -> None:
         file.write(b"\x1b[31msecond\x1b[0m\n")
     until(page, "document.querySelector('#log').textContent.endsWith('first\\nsecond\\n')")
     assert "job 1 holds n1:0" in page.locator("#facts").inner_text()
-    # Another attempt follows, and the first one can be chosen; what is chosen is kept.
+    # Another attempt follows, and the first one can be chosen, though not while somebody types; what is chosen is kept.
+    lines = page.get_by_label("Only lines with")
+    lines.focus()
     (folder / "2.n1.log").write_bytes(b"[rank0]: third\n[rank1]: fourth\n")
     until(page, "document.querySelector('#log').textContent.includes('second\\n\\n==> attempt 2 on n1 <==\\n[rank0]')")
-    page.get_by_label("Only lines with").fill("RANK1")
+    lines.fill("RANK1")
     until(page, "document.querySelector('#log').textContent === '[rank1]: fourth'")
-    page.get_by_label("Only lines with").fill("")
+    lines.fill("")
+    for _ in range(3):  # the second was asked after that, and is over when the third is asked
+        with page.expect_request("**/job/1"):
+            pass
+    assert page.locator("#output select").count() == 0
+    lines.blur()
     page.get_by_label("Attempt and node").select_option("attempt 1")
     until(page, "document.querySelector('#log').textContent.endsWith('first\\nsecond\\n')")
     assert "third" not in page.locator("#log").inner_text()
