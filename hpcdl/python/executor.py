@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from hpcdl.cli.job_row import FINISHED
 from hpcdl.client import FOLLOW_S, ApiError, Client, path_with
+from hpcdl.python.connection import ThreadClient
 from hpcdl.python.handle import Job
 from hpcdl.python.options import Options
 from hpcdl.python.submission import Case, call_cases, submit
@@ -134,7 +135,7 @@ class _Follower:
 
     def _run(self) -> None:
         pause_s = SHORTEST_S
-        with Client(self._home, patience_s=FOLLOW_S) as client:
+        with ThreadClient(self._home, patience_s=FOLLOW_S) as client:
             while True:
                 with self._lock:
                     jobs = list(self._waiting)

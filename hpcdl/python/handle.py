@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from hpcdl.cli.logs import log_files
 from hpcdl.client import FOLLOW_S, Client, path_with
 from hpcdl.python.call import RUNNER
+from hpcdl.python.connection import ThreadClient
 from hpcdl.trainer.call import LARGEST
 from hpcdl.wire.private_files import NotPrivate, read_private
 
@@ -180,7 +181,7 @@ class Job(Generic[T_co]):
         return asyncio.wrap_future(found).__await__()
 
     def _client(self) -> Client:
-        return Client(self.home, patience_s=FOLLOW_S)
+        return ThreadClient(self.home, patience_s=FOLLOW_S)
 
 
 def _call_of(command: Sequence[str]) -> Path | None:

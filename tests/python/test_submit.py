@@ -249,6 +249,36 @@ def test_a_forked_process_waits_for_jobs_and_for_none_that_is_not_known(fake: Fa
     assert done.stdout.startswith("ApiError('there is no job 9")
 
 
+FORKS_MIDWAY = """
+import os, sys, threading, time
+from concurrent.futures import Future
+from pathlib import Path
+from hpcdl import client
+from hpcdl.python.executor import follow
+from hpcdl.python.handle import Job
+make, begun, connecting = client.client_context, threading.Event(), threading.Event()
+def slow(certificate):
+    connecting.set()
+    begun.set()
+    time.sleep(0.3)  # OpenSSL's locks may be held
+    connecting.clear()
+    return make(certificate)
+client.client_context = slow
+follow(Job(1, Path(sys.argv[1])), Future())
+begun.wait(60)
+if (child := os.fork()) == 0:
+    print(connecting.is_set(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_no_fork_comes_while_another_thread_connects(fake: FakeDaemon) -> None:
+    fake.world.jobs[1] = row(1)
+    done = subprocess.run([sys.executable, "-c", FORKS_MIDWAY, fake.home], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
 # --- the package ------------------------------------------------------------------------------------------------------
 
 

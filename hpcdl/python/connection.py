@@ -1,0 +1,52 @@
+"""Connections that no fork cuts in half.
+
+A forked process has one thread, and the locks of all. What another thread held just then, in OpenSSL or for an import,
+nobody releases there, and whoever asks the daemon there waits for ever. So a fork waits until the other threads have
+made their connections.
+"""
+
+import os
+import threading
+
+from hpcdl.client import Client
+from hpcdl.wire.http_client import HttpConnection
+
+WAIT_S = 5.0
+"""A fork waits so long: a daemon that is silent holds nobody up for more."""
+
+_gate = threading.Condition()
+_connecting: set[int] = set()
+"""Threads."""
+
+
+class ThreadClient(Client):
+    """A client for a process with several threads, which may fork."""
+
+    def _connect(self) -> HttpConnection:
+        thread = threading.get_ident()
+        with _gate:
+            _connecting.add(thread)
+        try:
+            return super()._connect()
+        finally:
+            with _gate:
+                _connecting.discard(thread)
+                _gate.notify_all()
+
+
+def _before_fork() -> None:
+    _gate.acquire()  # and nobody begins until it is over
+    _gate.wait_for(lambda: _connecting <= {threading.get_ident()}, WAIT_S)
+
+
+def _after_fork_here() -> None:
+    _gate.release()
+
+
+def _after_fork_there() -> None:
+    global _gate
+    _gate = threading.Condition()
+    _connecting.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_here, after_in_child=_after_fork_there)
