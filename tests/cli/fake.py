@@ -199,13 +199,14 @@ class FakeDaemon:
         if path == "/v1/events":
             end = time.monotonic() + float(query.get("wait", 0))
             while True:
-                found = [e for e in self.world.events if e["seq"] > int(query["after"])]
+                events = list(self.world.events)  # those of one moment: a test adds more meanwhile
+                found = [e for e in events if e["seq"] > int(query["after"])]
                 if found or time.monotonic() >= end or self._server is None:
                     break
                 time.sleep(0.01)
             if "job" in query:
                 found = [e for e in found if e["stream"] == f"job/{query['job']}"]
-            return 200, {"events": found[: int(query["limit"])], "last": len(self.world.events)}
+            return 200, {"events": found[: int(query["limit"])], "last": len(events)}
         if path == "/v1/nodes":
             gpus = [
                 {"index": 0, "uuid": "GPU-0", "name": "V100", "state": "ok", "detail": "",

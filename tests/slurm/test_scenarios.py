@@ -84,28 +84,30 @@ def test_jobs_wait_for_batch_jobs_of_which_slurm_is_asked(slurm: SlurmCluster, m
     assert ends == {f"slurm:{good}": True, f"slurm:{bad}": False, "slurm:999999": None}
 
 
-@pytest.mark.flaky(reruns=1, reason="a walltime is a whole minute: within 22 s a loaded machine may not come to train")
+@pytest.mark.flaky(reruns=1, reason="a walltime is whole minutes: within 45 s a loaded machine may not come to train")
 def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path
 ) -> None:
-    home = make_home(leave_margin_s=38)
+    home = make_home(leave_margin_s=75)
     record = tmp_path / "record"
     record.mkdir()
     # Slurm sends the script's own signal up to a minute too early, here at once: one that nobody hears in its place.
-    first = home.allocate("-N2", "-t", "1", "--signal=B:CONT@1")
+    first = home.allocate("-N2", "-t", "2", "--signal=B:CONT@1")
+    home.hold()  # none is done before that
     trainer = ("--step-s", 0.05, "--save-every", 10_000, "--record", record)
     grace = ("--grace", "5")  # so long a save that was not measured yet may take
-    jobs = [home.submit(*trainer, gpus=gpus, steps=350, options=grace) for gpus in ("4", "2", "2")]
+    jobs = [home.submit(*trainer, gpus=gpus, steps=120, options=grace) for gpus in ("4", "2", "2")]
     for job in jobs:
         home.until_step(job, 20)
     slurm.until_state(first, "COMPLETED")
     assert home.tagged() == []
     home.until(lambda: home.ours() == [], 30.0)  # supervisors may be on their way out
+    home.release()
     second = home.allocate("-N2", "-t", "5")
     assert second != first
     home.until_done(*jobs)
     for job in jobs:
-        home.check_weights(job, 350)
+        home.check_weights(job, 120)
         began = home.resumed(job)
         assert began[0] == 0
         assert 20 <= began[1] == home.saved(job)[0]
@@ -282,7 +284,7 @@ def test_a_step_that_is_killed_with_all_in_it_costs_what_was_not_saved(
     home = with_pilots(make_home, tmp_path, "nograce", 1, cluster=slurm, node_name="login")
     home.cli("daemon", "start", "--json")
     job = home.submit("--step-s", 0.05, "--save-every", 20, "--save-s", 6, gpus="4", steps=STEPS)
-    home.until(lambda: len(home.saved(job)) == 1)
+    home.until(lambda: home.saved(job) != [])
     (node,) = home.placement(job)
     home.until_step(job, home.saved(job)[0] + 1)
     other = slurm.submit("exec sleep 1000", "-w", node, "--exclusive")
