@@ -100,7 +100,7 @@ def test_a_signal_before_the_first_answer(
 def test_again_and_again(fake: FakeDaemon, target: Path) -> None:
     """Through the daemon's absence, to the end by a signal; each round asks once, for what is new."""
     tell(fake, "first")
-    tell(fake, "second", after=9)
+    tell(fake, "first", after=9)
     command = argv("page", "-o", target, "--every", "1s")
     process = subprocess.Popen(command, env=environment(fake.home), stderr=subprocess.PIPE)
 
@@ -109,6 +109,7 @@ def test_again_and_again(fake: FakeDaemon, target: Path) -> None:
 
     try:
         until(says("hpcdl on first", 'http-equiv="refresh" content="1"'))
+        tell(fake, "second", after=9)
         until(says("hpcdl on second"))
         assert 'class="stale"' not in target.read_text()
         fake.kill()

@@ -67,7 +67,7 @@ def test_the_run_limit_comes_in_the_middle_and_the_next_allocation_goes_on(
     lsf.shorten(first, 21.0)
     assert lsf.reaches(first, "DONE", "EXIT").status == "DONE"
     assert home.tagged() == []
-    home.until(lambda: home.ours() == [], 30.0)  # supervisors may be on their way out
+    home.until(lambda: home.ours() == [])  # supervisors may be on their way out
     home.release()
     second = home.allocate("-W", "100")
     home.until_done(*jobs)

@@ -101,7 +101,7 @@ def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
         home.until_step(job, 20)
     slurm.until_state(first, "COMPLETED")
     assert home.tagged() == []
-    home.until(lambda: home.ours() == [], 30.0)  # supervisors may be on their way out
+    home.until(lambda: home.ours() == [])  # supervisors may be on their way out
     home.release()
     second = home.allocate("-N2", "-t", "5")
     assert second != first
