@@ -66,6 +66,7 @@ def test_a_job_is_explained(jobs: FakeDaemon, home: Path, monkeypatch: pytest.Mo
     from click.shell_completion import FishComplete
 
     monkeypatch.setenv("HPCDL_HOME", str(home))
+    monkeypatch.setenv(PATIENCE, str(SOON_S))
     monkeypatch.setenv("COMP_WORDS", "hpcdl cancel ")
     monkeypatch.setenv("COMP_CWORD", "")
     text = FishComplete(cli, {}, "hpcdl", COMPLETE).complete()

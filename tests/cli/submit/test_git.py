@@ -18,10 +18,7 @@ needs_git = pytest.mark.skipif(GIT is None, reason="there is no git here")
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loaded machine is no big work tree."""
-    for name in ("STATUS_S", "HEAD_S", "ALL_S"):
-        monkeypatch.setattr(worktree, name, 60.0)
+def no_variables_of_git(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in os.environ if each.startswith("GIT_")]:
         monkeypatch.delenv(name)
 
