@@ -128,7 +128,7 @@ def test_a_preempted_pilot_is_requeued_with_the_same_id(
 
 
 def test_the_run_limit_warns_and_ends_it(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Lsf]) -> None:
-    cluster = make_lsf(minute_s=0.5, limit_kill_s=1.0)
+    cluster = make_lsf(minute_s=2.0, limit_kill_s=2.0)  # time for a job on a loaded machine to say what it got
     lsf = enter(cluster)
     traps = (
         "import signal, time\n"
@@ -139,7 +139,7 @@ def test_the_run_limit_warns_and_ends_it(make_lsf: MakeLsf, enter: Callable[[Lsf
     )
     job = lsf.submit(PilotSpec(1, 6000.0), script(cluster, sys.executable, "-SE", "-c", traps))
     cluster.until(lambda: "ready" in output(cluster), "the pilot to begin")
-    cluster.shorten(job, 0.7)
+    cluster.shorten(job, 2.2)
     cluster.reaches(job, "EXIT")
     assert output(cluster).split("\n")[:3] == ["ready", "got URG", "got USR2"]
     ended = poll(lsf, job)

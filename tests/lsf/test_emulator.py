@@ -14,6 +14,9 @@ from tests.lsf.cluster import ROOT, LsfCluster, hosts_of
 
 MakeLsf = Callable[..., LsfCluster]
 
+TO_SPEAK_S = 2.0
+"""Between two signals, for a job on a loaded machine to say that it got the first one."""
+
 TRAPS = f"""#!{sys.executable} -SE
 import signal
 for name in ("INT", "TERM", "USR1", "USR2", "TSTP", "CONT", "URG"):
@@ -117,19 +120,20 @@ def test_an_array_and_a_dependency(lsf_cluster: LsfCluster) -> None:
 # --- signals
 
 
-def test_bkill_of_a_serial_job_goes_through_int_term_and_kill(lsf_cluster: LsfCluster) -> None:
-    key = traps(lsf_cluster)
-    done = lsf_cluster.run("bkill", key)
+def test_bkill_of_a_serial_job_goes_through_int_term_and_kill(make_lsf: MakeLsf) -> None:
+    lsf = make_lsf(terminate_s=TO_SPEAK_S)
+    key = traps(lsf)
+    done = lsf.run("bkill", key)
     assert done.stdout == f"Job <{key}> is being terminated\n"
-    job = lsf_cluster.reaches(key, "EXIT")
-    assert heard(lsf_cluster, key) == ["INT", "TERM"]
+    job = lsf.reaches(key, "EXIT")
+    assert heard(lsf, key) == ["INT", "TERM"]
     assert (job.code, job.reason) == (137, "TERM_OWNER: job killed by owner")
-    again = lsf_cluster.run("bkill", key)
+    again = lsf.run("bkill", key)
     assert (again.stderr, again.returncode) == (f"Job <{key}>: Job has already finished\n", 255)
 
 
 def test_bkill_of_a_parallel_job_is_only_kill_unless_told_otherwise(make_lsf: MakeLsf) -> None:
-    lsf = make_lsf()
+    lsf = make_lsf(terminate_s=TO_SPEAK_S)
     hard = traps(lsf, "-n", "2")
     lsf.run("bkill", hard)
     assert lsf.reaches(hard, "EXIT").code == 137
@@ -153,7 +157,7 @@ def test_signals_reach_what_left_the_jobs_session_and_nothing_is_left_behind(lsf
 
 
 def test_the_run_limit_sends_usr2_and_kills_later(make_lsf: MakeLsf) -> None:
-    lsf = make_lsf(minute_s=0.5, limit_kill_s=0.5)
+    lsf = make_lsf(minute_s=0.5, limit_kill_s=TO_SPEAK_S)
     stubborn = traps(lsf, "-W", "600")
     plain = lsf.submit("sleep 100\n", "-W", "1")
     lsf.shorten(stubborn, 0.1)
@@ -165,9 +169,9 @@ def test_the_run_limit_sends_usr2_and_kills_later(make_lsf: MakeLsf) -> None:
 
 
 def test_a_warning_comes_before_the_run_limit(make_lsf: MakeLsf) -> None:
-    lsf = make_lsf(minute_s=0.5, limit_kill_s=0.5)
+    lsf = make_lsf(minute_s=TO_SPEAK_S, limit_kill_s=TO_SPEAK_S)
     key = traps(lsf, "-W", "600", "-wa", "URG", "-wt", "1")
-    lsf.shorten(key, 0.6)
+    lsf.shorten(key, TO_SPEAK_S + 0.1)
     lsf.reaches(key, "EXIT")
     assert heard(lsf, key) == ["URG", "USR2"]
     assert lsf.run("bsub", "-wa", "URG", "true").returncode == 255
@@ -190,7 +194,7 @@ def test_bstop_and_bresume(lsf_cluster: LsfCluster) -> None:
 
 
 def test_a_killable_job_is_requeued_with_its_id(make_lsf: MakeLsf, tmp_path: Path) -> None:
-    lsf = make_lsf(hosts=1, sequential_signal=True)
+    lsf = make_lsf(hosts=1, sequential_signal=True, terminate_s=TO_SPEAK_S)
     key = traps(lsf, "-q", "killable", "-n", "4")
     first = lsf.job(key).started
     urgent = lsf.submit(until_there(tmp_path / "go"), "-q", "urgent", "-n", "4", LSFEMU_USER="eve")
@@ -272,7 +276,7 @@ def test_bslots_shows_the_gap_before_a_reservation(lsf_cluster: LsfCluster) -> N
 
 
 def test_interruptible_backfill_ends_before_the_reserver(make_lsf: MakeLsf) -> None:
-    lsf = make_lsf(hosts=2)
+    lsf = make_lsf(hosts=2, limit_kill_s=TO_SPEAK_S)
     first = lsf.submit("sleep 1000\n", "-W", "10", "-n", "4")
     lsf.reaches(first, "RUN")
     big = lsf.submit("sleep 0.1\n", "-n", "8", "-W", "5", LSFEMU_USER="eve")
