@@ -47,7 +47,7 @@ expect:
 	@echo "hpcdl: every test: about 12 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
 	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm and Chromium, where it may (.ci/slurm, .ci/chromium)"
 
-$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
+$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt $(wildcard tests/frameworks/older/*.txt) constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
 	@.ci/frameworks $(FRAMEWORKS) $(BIN)/python
 	@touch $@
 

@@ -7,7 +7,8 @@ the same boundaries in the same order, and all of them write into one checkpoint
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def read_place(folder: Path) -> dict[str, Any] | None:
         return None
     place: dict[str, Any] = json.loads(path.read_text())
     return place
+
+
+def require(framework: str, of: Any, names: Iterable[str]) -> None:
+    """Raises RuntimeError where the framework's object lacks one of these: before a step is trained, not at a save."""
+    if missing := [name for name in names if not hasattr(of, name)]:
+        version = getattr(sys.modules.get(framework), "__version__", "of this version")
+        raise RuntimeError(
+            f"{framework} {version} has no {', '.join(missing)} in its {type(of).__name__}, "
+            "without which hpcdl cannot save its training: use a version that docs/trainer-guide.md names"
+        )
 
 
 @contextmanager

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import rng
-from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
+from hpcdl.trainer.boundaries import Boundaries, changed, read_place, require, write_place
 from hpcdl.trainer.resumable_loader import ResumableLoader
 
 _OF_RUN = re.compile(r"epoch|total_flos|train_.*|.*_(runtime|per_second)")
 """What is logged of the run, and no curve is kept of."""
 
-# What the trainer of transformers 5 keeps of the losses; in 4 they are variables of its loop, and what it logs is off.
 LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
+"""What the trainer keeps of the losses it logs; not every version has each of them."""
+
+HELD = ("get_train_dataloader", "_maybe_log_save_evaluate", "_save_checkpoint", "_save_rng_state", "_load_rng_state")
+"""What is called or replaced of it. transformers promises none of them but the first."""
 
 
 def train(trainer: Any, *args: Any, every: int | None = None, replay: bool = True, **options: Any) -> Any:
@@ -55,12 +58,14 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             self._place = None if found is None else read_place(found.path)
             self._batches: ResumableLoader | None = None
             self._metric: float | None = None
+            self._loss: Any = None  # the sum since it was last logged
             self._step = 0
             self._end = False  # the last call was at the end of an epoch
             if self._boundaries.active:
                 self._take_hold()
 
         def _take_hold(self) -> None:
+            require("transformers", trainer, HELD)
             # The callbacks at the end of a step come before its log, evaluation and save; this method comes after.
             self._log_save_evaluate = trainer._maybe_log_save_evaluate
             self._make_loader = trainer.get_train_dataloader
@@ -81,10 +86,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
 
             self._step = state.global_step
             if self._place is not None:
-                if hasattr(trainer, "_tr_loss"):
-                    trainer._tr_loss += self._place["loss"]
-                    for name, value in self._place["losses"].items():
-                        setattr(trainer, name, value)
+                _restore_losses(trainer, self._place)
                 rng.restore(self._place["random"])
                 self._skip_first_batches, _module().skip_first_batches = _module().skip_first_batches, _no_skip
                 if self._batches is not None and not self._place["end"] and not args.ignore_data_skip:
@@ -109,6 +111,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
         def _end_step(self, *args: Any, **options: Any) -> None:
             """Hugging Face comes here at the end of each optimizer step, and once more at that of each epoch."""
             self._log_save_evaluate(*args, **options)
+            self._loss = args[0] if args else options.get("tr_loss")
             state, stepped = trainer.state, trainer.state.global_step > self._step
             self._step = state.global_step
             last = float(state.epoch).is_integer() or (self._batches is not None and self._batches.ended)
@@ -123,9 +126,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             place: dict[str, Any] = {"random": rng.capture(), "end": self._end}
             if self._batches is not None:
                 place.update(self._batches.place())
-            if hasattr(trainer, "_tr_loss"):
-                place["loss"] = float(trainer._tr_loss)
-                place["losses"] = {name: getattr(trainer, name) for name in LOSSES}
+            place.update(_losses(trainer, self._loss))
             # As if the script had chosen to save here: nothing of its own folder, of the hub or of its rotation.
             args = {"output_dir": str(folder), "push_to_hub": False, "save_only_model": False, "save_strategy": "no"}
             with changed(trainer.args, **args), changed(trainer, _save_rng_state=lambda folder: None):
@@ -136,6 +137,36 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             self._boundaries.done(state.global_step)
 
     return Suspendable()
+
+
+def _losses(trainer: Any, loss: Any) -> dict[str, Any]:
+    """For `_restore_losses`, as far as this version has them: a number that is only logged must not fail a save."""
+    numbers = {name: _number(getattr(trainer, name, None)) for name in LOSSES}
+    return {"loss": _number(loss), "losses": {name: value for name, value in numbers.items() if value is not None}}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return value if isinstance(value, int) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _restore_losses(trainer: Any, place: dict[str, Any]) -> None:
+    for name, value in place.get("losses", {}).items():
+        if hasattr(trainer, name):
+            setattr(trainer, name, value)
+    loss, train = place.get("loss"), trainer.training_step
+
+    def first(*args: Any, **options: Any) -> Any:
+        import torch
+
+        trainer.training_step = train
+        found = train(*args, **options)
+        return torch.tensor(loss, device=found.device) + found
+
+    if loss is not None:  # in transformers 4 the sum is a variable of the loop, which this goes in by
+        trainer.training_step = first
 
 
 def _module() -> Any:

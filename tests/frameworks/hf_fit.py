@@ -1,5 +1,6 @@
 # ruff: noqa: E402 (attaching comes before the heavy imports)
-"""Hugging Face's Trainer: `python hf_fit.py OUT`. OUT gets the sha256 of all that was trained, and what was logged.
+"""Hugging Face's Trainer: `python hf_fit.py OUT`. OUT gets the sha256 of all that was trained, what was logged,
+and the version of transformers.
 
 HF_DATA: workers, stream (an iterable dataset); HF_CALLBACK: the script keeps its own call of `train`."""
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy
 import torch
+import transformers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from hpcdl.trainer import hf
@@ -110,4 +112,5 @@ kept = sorted(each.name for each in Path(args.output_dir).iterdir())
 stopper = next(each for each in trainer.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback))
 if trainer.is_world_process_zero():
     whole = {"steps": result.global_step, "loss": result.training_loss, "weights": digest.hexdigest(), "losses": losses}
-    out.write_text(json.dumps(whole | {"kept": kept, "patience": stopper.early_stopping_patience_counter}))
+    whole |= {"kept": kept, "patience": stopper.early_stopping_patience_counter, "version": transformers.__version__}
+    out.write_text(json.dumps(whole))

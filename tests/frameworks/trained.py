@@ -9,6 +9,7 @@ from tests.system.cluster import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 PYTHON = f"{os.environ['HPCDL_FRAMEWORKS']}/bin/python" if "HPCDL_FRAMEWORKS" in os.environ else ""
+OLDER = Path(PYTHON).parents[1] / "older" if PYTHON else Path()  # versions that are not the newest, a folder each
 ENDED = ("DONE", "FAILED", "CANCELLED")
 PATIENCE_S = 600.0  # TensorFlow's import alone takes a loaded machine a minute
 

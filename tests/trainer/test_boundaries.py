@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import checkpoints, session
-from hpcdl.trainer.boundaries import Boundaries
+from hpcdl.trainer.boundaries import Boundaries, require
 from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.session import Session
 
@@ -62,3 +62,9 @@ def test_a_disk_that_is_full_is_tried_once_an_interval(tmp_path: Path, monkeypat
     assert found.step == 48
     resumed.begin(RankAgreement(), found.step)
     assert saved_at(resumed, disk, 48, 65) == [50, 60]
+
+
+def test_a_framework_that_lacks_what_is_needed_is_refused_by_name() -> None:
+    require("its", Disk(), ("save", "full"))
+    with pytest.raises(RuntimeError, match=r"its of this version has no load, close in its Disk, without which"):
+        require("its", Disk(), ("save", "load", "close"))
