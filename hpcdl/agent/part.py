@@ -24,6 +24,7 @@ from hpcdl.agent.rendezvous import Port, check_meeting_point
 from hpcdl.agent.report_log import Key, boottime
 from hpcdl.agent.shell import ShellTarget, place
 from hpcdl.agent.start_request import StartRefusal, indices_of, make_start
+from hpcdl.agent.supervisor.node_faults import MOUNT
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, RESCALES, TORCHRUN
 from hpcdl.agent.supervisor.watchdog import Watchdog, clock
@@ -501,9 +502,7 @@ class AgentPart:
             log.info("%s was started before", self)
         except (StartRefusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
             log.warning("%s cannot be started: %s", self, error)
-            permanent = isinstance(error, run_folder.CheckpointFolderError) and error.permanent
-            why = str(error)[:500]
-            self._report_exit(ev.Exited(**self.names, hint=Cause.INFRASTRUCTURE, detail=why, permanent=permanent))
+            self._report_exit(_not_started(error, self.names))
             return
         self.stage = Stage.FOLLOWED
 
@@ -729,3 +728,14 @@ class Rescales:
     def leads(self) -> bool:
         """Whether this node is the first of the newest membership."""
         return not self.left and self.newest is not None and self.newest.nodes[0] == self._node
+
+
+def _not_started(error: Exception, names: Names) -> ev.Exited:
+    """The report of a part that could not be started."""
+    node_fault = permanent = False
+    if isinstance(error, run_folder.CheckpointFolderError):
+        node_fault, permanent = error.node_fault, error.permanent
+    elif isinstance(error, OSError):
+        node_fault = error.errno in MOUNT
+    why = str(error)[:500]
+    return ev.Exited(**names, hint=Cause.INFRASTRUCTURE, detail=why, permanent=permanent, node_fault=node_fault)

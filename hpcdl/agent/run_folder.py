@@ -22,7 +22,7 @@ from typing import Any
 import hpcdl
 from hpcdl.agent import strict_json
 from hpcdl.agent.report_log import Key
-from hpcdl.agent.supervisor import processes, run_folder, start_file
+from hpcdl.agent.supervisor import node_faults, processes, run_folder, start_file
 from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor.run_folder import LOCK
 from hpcdl.agent.supervisor.start_file import Start
@@ -33,19 +33,16 @@ PROGRAM = "hpcdl.agent.supervisor"
 DAMAGED, DAMAGED_KEPT = "damaged", 20
 Child = subprocess.Popen[bytes]
 _NAME = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
-_PERMANENT = frozenset({
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP),
-    errno.ENAMETOOLONG,
-})  # fmt: skip
-"""Why a folder cannot be made that no other attempt changes; a full disk, or a server that is away, may pass."""
 
 
 class CheckpointFolderError(OSError):
-    """A job's checkpoint folder cannot be made. `permanent`: nor can it in a while."""
+    """A job's checkpoint folder cannot be made. `node_fault`: another node may do better. `permanent`: on this one no
+    other attempt does."""
 
     def __init__(self, folder: str, error: OSError) -> None:
         super().__init__(f"the checkpoint folder {folder} cannot be made: {error.strerror or error}")
-        self.permanent = error.errno in _PERMANENT
+        self.node_fault = node_faults.is_of_node(error.errno)
+        self.permanent = node_faults.is_lasting(error.errno)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ def begin(folder: Path, start: Start, stderr: int, launch: Callable[[Callable[[]
     except (OSError, NotPrivate) as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, FileExistsError):  # of something below: not the answer that the caller would read in it
-            raise OSError(errno.EIO, str(error)) from error
+            raise OSError(errno.EINVAL, str(error)) from error
         raise
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent import strict_json
+from hpcdl.agent.supervisor.node_faults import MOUNT
 from hpcdl.agent.supervisor.packets import LIMIT, VERSION, ProgressPacket, encode
 from hpcdl.agent.supervisor.side_channel import NAME
 from hpcdl.core.model import events as ev
@@ -88,7 +89,7 @@ Names = dict[str, Any]
 OTHER_GPUS_EXIT = 78
 """A trainer that saw other GPUs than it was granted exits with this code (EX_CONFIG)."""
 
-DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS}) | MOUNT
 """Why a checkpoint cannot be written that is no fault of its trainer's."""
 
 TEXT_MOST = 1000
@@ -176,6 +177,7 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
     """
     code, ended_by, save_errno = record.get("code"), record.get("ended_by"), record.get("save_errno")
     hint, detail = None, str(record.get("detail") or "")[:TEXT_MOST]
+    node_fault = record.get("node_fault") is True
     if record.get("drill") is True:
         hint, detail = Cause.PREEMPTED, "killed by a preemption test"
     elif record.get("oom") is True:
@@ -189,8 +191,11 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
     elif code != 0 and type(save_errno) is int and save_errno in DISK_TROUBLES:
         why = f"its checkpoint could not be written: {os.strerror(save_errno)}"
         hint, detail = Cause.INFRASTRUCTURE, why if record.get("save_failed") is True else detail
+        node_fault = node_fault or save_errno in MOUNT
+    elif node_fault:
+        hint = Cause.INFRASTRUCTURE
     elif code == 0 and at_gate and ended_by is None:
         hint, detail = Cause.INFRASTRUCTURE, "it left the gate before that was opened"
     if verdict is not None:
         hint, detail = verdict
-    return from_json(ev.Exited, {**record, **names, "hint": hint, "detail": detail})
+    return from_json(ev.Exited, {**record, **names, "hint": hint, "detail": detail, "node_fault": node_fault})

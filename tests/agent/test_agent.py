@@ -174,6 +174,15 @@ def test_a_command_that_is_not_there(daemon: Daemon, agents: Agents) -> None:
     assert "not found" in exited.detail
 
 
+def test_a_working_directory_that_this_node_lacks(daemon: Daemon, agents: Agents, home: Path) -> None:
+    agents.start()
+    folder = str(home / "not" / "mounted")
+    daemon.ask("start", 1, gpus=(0,), spec=spec_of(cwd=folder), checkpoint_dir=checkpoints(home, 1))
+    daemon.wait("GpusFreed", 1)
+    exited = daemon.wait("Exited", 1)
+    assert (exited.code, exited.hint, exited.permanent, exited.node_fault) == (127, "infrastructure", True, True)
+
+
 def test_a_checkpoint_folder_that_cannot_be_made(daemon: Daemon, agents: Agents, home: Path) -> None:
     agents.start()
     (home / "file").write_text("")
@@ -181,13 +190,18 @@ def test_a_checkpoint_folder_that_cannot_be_made(daemon: Daemon, agents: Agents,
     daemon.ask("start", 1, gpus=(0,), spec=spec_of(), checkpoint_dir=folder)
     daemon.wait("GpusFreed", 1)
     exited = daemon.wait("Exited", 1)
-    assert (exited.hint, exited.permanent) == ("infrastructure", True)
+    assert (exited.hint, exited.permanent, exited.node_fault) == ("infrastructure", True, True)
     assert exited.detail == f"the checkpoint folder {folder} cannot be made: Not a directory"
 
 
-def test_a_full_disk_may_pass() -> None:
-    full, wrong = (run_folder.CheckpointFolderError("/c", OSError(code, "x")) for code in (errno.ENOSPC, errno.EACCES))
-    assert (full.permanent, wrong.permanent) == (False, True)
+@pytest.mark.parametrize(
+    ("code", "node_fault", "permanent"),
+    [(errno.ENOSPC, False, False), (errno.EACCES, True, True), (errno.ESTALE, True, False), (errno.EIO, True, False)],
+)
+def test_why_a_checkpoint_folder_cannot_be_made(code: int, node_fault: bool, permanent: bool) -> None:
+    """A full disk may pass, a stale mount is its node's, and what no other attempt changes may be the user's."""
+    error = run_folder.CheckpointFolderError("/c", OSError(code, "x"))
+    assert (error.node_fault, error.permanent) == (node_fault, permanent)
 
 
 def test_after_a_bye_the_agent_ends(daemon: Daemon, agents: Agents) -> None:

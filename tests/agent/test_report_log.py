@@ -203,6 +203,8 @@ NAMES = supervisor_link.Names(job=7, incarnation=2, membership=1, node="n1")
         ({"code": 1, "signal": None, "save_failed": True, "save_errno": errno.EACCES}, False, None),
         ({"code": 0, "signal": None, "save_failed": True, "save_errno": errno.ENOSPC}, False, None),
         ({"code": 73, "signal": None, "save_failed": False, "save_errno": errno.EIO}, False, Cause.INFRASTRUCTURE),
+        ({"code": 1, "signal": None, "save_failed": True, "save_errno": errno.ESTALE}, False, Cause.INFRASTRUCTURE),
+        ({"code": 126, "signal": None, "node_fault": True}, False, Cause.INFRASTRUCTURE),
         ({"code": 0, "signal": None}, True, Cause.INFRASTRUCTURE),
         ({"code": 0, "signal": None, "ended_by": "suspend"}, True, None),
         ({"code": None, "signal": "SIGKILL"}, False, None),
@@ -213,6 +215,8 @@ def test_what_an_exit_says(record: dict[str, Any], gate: bool, hint: Cause | Non
     assert (event.code, event.signal, event.hint) == (record["code"], record["signal"], hint)
     ours = supervisor_link.exit_of({"type": "exit", **record}, NAMES, (Cause.INFRASTRUCTURE, "ours"), gate)
     assert (ours.hint, ours.detail) == (Cause.INFRASTRUCTURE, "ours")
+    stale = record.get("node_fault", False) or record.get("save_errno") in (errno.EIO, errno.ESTALE)
+    assert event.node_fault == stale, "of a full disk nobody knows whose it is"
 
 
 def test_progress_is_told_once() -> None:

@@ -19,7 +19,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import GpuFaulted
-from hpcdl.core.model.incarnation import Role
+from hpcdl.core.model.incarnation import Cause, Role
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Policies, Profiles
 from hpcdl.core.model.profile import Profile
@@ -373,6 +373,9 @@ class Cluster:
             trainer = self.trainers[key] = Trainer(*key, dict.fromkeys(names, False), request.placement)
         trainer.parts[agent.node] = True
         self._use(trainer, agent.node)
+        if agent.fault is not None:
+            self._exit(trainer, agent.node, hint=Cause.INFRASTRUCTURE, **agent.fault)
+            return
         self._says(trainer, agent.node, ev.Started, pid=1)
         trainer.arrived.add(agent.node)
         if len(trainer.arrived) < len(trainer.parts):

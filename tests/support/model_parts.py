@@ -74,3 +74,4 @@ class Agent:
     under_way: set[int] = field(default_factory=set)
     last_request_at: float = 0.0
     calls: int = 0
+    fault: dict[str, Any] | None = None  # why nothing can be started there: of an `Exited`

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from hpcdl.agent.supervisor import node_faults
 from hpcdl.agent.supervisor.output import last_line, printable
 
 TEXTS = (b"CUDA out of memory", b"OutOfMemoryError", b"RESOURCE_EXHAUSTED")
@@ -321,7 +322,8 @@ SHELL_KILLED = SHELL_SIGNALLED + signal.SIGKILL
 class Exit:
     """How a trainer ended. `code` or `signal`: of the first process; both None where it never ran. `stale`: another one
     has the checkpoint folder. `oom`: it ran out of memory. `killed`: the signal from outside that ended a process below
-    the first one. `repeats`: so many times its ranks had failed alike, with nothing gained between."""
+    the first one. `repeats`: so many times its ranks had failed alike, with nothing gained between. `node_fault`: its
+    node failed it, and another may not; `permanent`: no other attempt on that node does better."""
 
     code: int | None
     signal: str | None = None
@@ -330,6 +332,8 @@ class Exit:
     oom: bool = False
     killed: str | None = None
     repeats: int = 1
+    node_fault: bool = False
+    permanent: bool = False
 
     @property
     def fields(self) -> dict[str, object]:
@@ -357,7 +361,18 @@ def exit_of(
     if not detail:
         detail = cause_line(tail) if rank is None else rank.detail
     outside = killed if killed in OUTSIDE_SIGNALS and name is None and not ours else None
-    return Exit(code, name, detail, code == STALE and attached, oom, None if oom else outside)
+    failed_by_mount = name is None and not oom and node_faults.says_mount(detail)
+    return Exit(
+        code, name, detail, code == STALE and attached, oom, None if oom else outside, node_fault=failed_by_mount
+    )
+
+
+def node_failure(code: int, error: OSError, detail: str) -> Exit:
+    """Of a trainer that was not started, because its node lacks a file or folder that it needs, or cannot reach it."""
+    number = error.errno
+    return Exit(
+        code, detail=detail, node_fault=node_faults.is_of_node(number), permanent=node_faults.is_lasting(number)
+    )
 
 
 def given_up(failure: RankFailure, oom: bool, why: str, repeats: int) -> Exit:

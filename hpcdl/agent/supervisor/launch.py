@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Collection
 
 from hpcdl.agent.child import dies_with, prctl
+from hpcdl.agent.supervisor.node_faults import MOUNT
 from hpcdl.agent.supervisor.resources import bind, enter
 from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
 
@@ -29,11 +30,13 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE, signal.
 
 
 class CommandNotStarted(Exception):
-    """The command could not be started; `code` is what a shell would exit with, the message is for the user."""
+    """The command could not be started; `code` is what a shell would exit with, the message is for the user.
+    `error`: where it is the node that lacks what every other one may have, what the kernel said."""
 
-    def __init__(self, code: int, detail: str) -> None:
+    def __init__(self, code: int, detail: str, error: OSError | None = None) -> None:
         super().__init__(detail)
         self.code = code
+        self.error = error
 
 
 def become_subreaper() -> None:
@@ -114,7 +117,14 @@ def _look_for_command(start: Start, environment: dict[str, str]) -> None:
     command = start.argv[start.argv.index(NO_PYTHON) + 1]
     path = environment.get("PATH", os.defpath)
     at = os.path.join(start.cwd, command) if "/" in command else shutil.which(command, path=path)
-    if at is None or not os.path.exists(at):
+    try:
+        if at is not None:
+            os.stat(at)
+    except OSError as error:
+        if error.errno in MOUNT or error.errno == errno.EACCES:
+            raise CommandNotStarted(NOT_EXECUTABLE, f"cannot start {command}: {error.strerror}", error) from None
+        at = None
+    if at is None:
         raise CommandNotStarted(NOT_FOUND, f"command not found: {command}")
     if not os.access(at, os.X_OK) or os.path.isdir(at):
         raise CommandNotStarted(NOT_EXECUTABLE, f"cannot start {command}: {os.strerror(errno.EACCES)}")
@@ -125,11 +135,21 @@ def _not_started(start: Start, error: Exception) -> CommandNotStarted:
         return CommandNotStarted(NOT_EXECUTABLE, f"cannot start {start.argv[0]}: {error}")
     code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
     if error.filename == start.cwd and not os.access(start.cwd, os.X_OK | os.R_OK):
-        return CommandNotStarted(code, f"cannot enter the working directory {start.cwd}: {error.strerror}")
+        return CommandNotStarted(code, f"cannot enter the working directory {start.cwd}: {error.strerror}", error)
     if error.errno == errno.ENOENT:
         return CommandNotStarted(code, f"command not found: {start.argv[0]}")
     if error.errno == errno.ENOEXEC:
         return CommandNotStarted(
             code, f"cannot start {start.argv[0]}: it is no program, nor a script that begins with #!"
         )
-    return CommandNotStarted(code, f"cannot start {start.argv[0]}: {error.strerror}")
+    unreachable = error if error.errno in MOUNT or _is_hidden(start) else None
+    return CommandNotStarted(code, f"cannot start {start.argv[0]}: {error.strerror}", unreachable)
+
+
+def _is_hidden(start: Start) -> bool:
+    """Whether the command's file may not even be looked at here: then the fault is not in its own rights."""
+    try:
+        os.stat(os.path.join(start.cwd, start.argv[0]))
+    except OSError as error:
+        return "/" in start.argv[0] and error.errno == errno.EACCES
+    return False

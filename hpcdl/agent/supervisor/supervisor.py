@@ -22,7 +22,7 @@ from hpcdl.agent.supervisor.checkpoint_drain import CheckpointDrain
 from hpcdl.agent.supervisor.claim import Foreign, Stale, write_claim
 from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
-from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up
+from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up, node_failure
 from hpcdl.agent.supervisor.memberships import Memberships
 from hpcdl.agent.supervisor.output import Log, OutputPipe, ProgressReader, TrainerOutput, printable
 from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
@@ -221,7 +221,10 @@ class Supervisor:
             ways = (*self._output.write_ends, self._umask, cpus, self._memory.entrance)
             pid = launch.launch(self._start, environment, *ways)
         except launch.CommandNotStarted as error:
-            self._failure = Exit(error.code, detail=str(error))
+            if error.error is None:
+                self._failure = Exit(error.code, detail=str(error))
+            else:
+                self._failure = node_failure(error.code, error.error, str(error))
             self._finish()
             return
         self._output.started()
@@ -239,7 +242,7 @@ class Supervisor:
             self._output.copy_to(self._start.output, self._start.error, self._note)
         except OSError as error:
             why = f"cannot write its output to {error.filename}: {error.strerror}"
-            self._failure = Exit(CLAIM_FAILED, detail=why)
+            self._failure = node_failure(CLAIM_FAILED, error, why)
             return False
         finally:
             os.umask(ours)
@@ -257,7 +260,8 @@ class Supervisor:
         except Foreign as error:
             self._failure = Exit(launch.NOT_EXECUTABLE, detail=str(error))
         except OSError as error:
-            self._failure = Exit(CLAIM_FAILED, detail=f"cannot write the claim in {directory}: {error.strerror}")
+            why = f"cannot write the claim in {directory}: {error.strerror}"
+            self._failure = node_failure(CLAIM_FAILED, error, why)
             self._save_errno = error.errno
         else:
             self._record("claimed", incarnation=start.incarnation)

@@ -317,6 +317,7 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         kept=event.kept,
         older=event.older,
         permanent=event.permanent,
+        node_fault=event.node_fault,
         exited_at=at,
         # At the gate no GPU is held, so the end of the processes is all there is to wait for.
         freed=incarnation.placement is None,
@@ -424,6 +425,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         progress=changed(job.progress, step=event.step),
         verdict=None if event.final is None else Verdict(event.final, event.final_detail),
         fruitless=event.fruitless,
+        unfit_nodes=event.unfit_nodes,
     )
 
 

@@ -126,6 +126,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         out_of_time=False,
         retried_at=at if job.spec.awaits_batch else None,
         fruitless=0,
+        unfit_nodes=(),
     )
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None

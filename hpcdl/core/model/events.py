@@ -392,6 +392,8 @@ class Exited(Report):
     older: str = ""
     permanent: bool = False
     """Another start comes no further: what it needs cannot be made there."""
+    node_fault: bool = False
+    """Its node failed it, a mount of it say: another one may not. Where it is `permanent` too, it may be its user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +468,8 @@ class LeftBehind(IncarnationEvent):
 class IncarnationEnded(IncarnationEvent):
     """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
     `final`: what the job becomes once nothing of it is left, or None: it goes on. `fruitless`: so many of its attempts
-    in a row, with this one, failed by no error of its program's and got no further.
+    in a row, with this one, failed by no error of its program's and got no further. `unfit_nodes`: those that
+    failed it, as their agents said, since it last began on any.
     """
 
     cause: Cause
@@ -478,6 +481,7 @@ class IncarnationEnded(IncarnationEvent):
     final: JobState | None = None
     final_detail: str = ""
     fruitless: int = 0
+    unfit_nodes: tuple[str, ...] = ()
 
     @property
     def signature(self) -> str:

@@ -121,7 +121,8 @@ class Part:
     repeats: int = 1  # times that its ranks had failed alike, started again by their launcher
     kept: str = ""  # the checkpoint that its program wrote by itself since it was asked to go; "": none was seen
     older: str = ""  # the newest checkpoint that its program wrote before; "": none was seen
-    permanent: bool = False  # another start comes no further, as its agent knows
+    permanent: bool = False  # another start comes no further there, as its agent knows
+    node_fault: bool = False  # its node failed it, as its agent knows: another one may not
 
     @property
     def gone(self) -> bool:

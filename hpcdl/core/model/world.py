@@ -147,6 +147,7 @@ class Job:
     gpu_memory_mib: int | None = None  # the most that was measured of it on a GPU; None: nobody measured
     retried_at: float | None = None  # of one that waits for batch jobs: its last retry; None: never
     fruitless: int = 0  # attempts in a row that failed by no error of its program's and got no further
+    unfit_nodes: tuple[str, ...] = ()  # those that failed it since it last began on any, a mount of theirs say
 
     @property
     def identity(self) -> str:

@@ -22,6 +22,7 @@ from hpcdl.core.model.transitions import FAILURES, UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules import time_limits
 from hpcdl.core.rules.dependencies import never_why
+from hpcdl.core.rules.unfit_nodes import fails_everywhere, unfit_nodes
 
 NOT_RUN = (126, 127)
 """Exit codes, of shells and of our starts, of a command that may not be run or is not there."""
@@ -57,7 +58,7 @@ def conclusions(world: World, jobs: Iterable[int], now: float, rules: Rules) -> 
                 LeftBehind(job.id, inc.number, nodes) for inc in job.live if (nodes := _left_behind(world, inc))
             )
             ended = [inc for inc in job.live if inc.state is IncarnationState.EXITED]
-            found.extend(_incarnation_ended(job, incarnation, now, rules) for incarnation in ended)
+            found.extend(_incarnation_ended(world, job, incarnation, now, rules) for incarnation in ended)
         else:
             found.extend(_job_ended(world, job))
     return found
@@ -189,7 +190,7 @@ def _how(part: Part) -> str:
     return f"{ended}: {part.detail}" if part.detail else ended
 
 
-def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Rules) -> IncarnationEnded:
+def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: float, rules: Rules) -> IncarnationEnded:
     cause, detail = cause_of(job, incarnation)
     codes = [part.code for part in incarnation.training if part.code and not part.leaving]
     if cause is Cause.STALLED:
@@ -205,14 +206,15 @@ def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Ru
     )
     if incarnation.placement is None:
         return event
-    event = replace(event, fruitless=_fruitless(job, incarnation, cause))
+    unfit = unfit_nodes(job, incarnation)
+    event = replace(event, fruitless=_fruitless(job, incarnation, cause), unfit_nodes=unfit)
     again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))
     pauses = again if cause is Cause.USER_ERROR else max(again, event.fruitless)
     if cause in FAILURES and pauses > 1:
         event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16)))
-    permanent = any(part.permanent for part in incarnation.parts)
+    permanent = any(part.permanent for part in incarnation.parts) and fails_everywhere(world, job, unfit)
     final, why = _final(job, event, again, permanent, rules)
     return replace(event, final=final, final_detail=why)
 
@@ -237,7 +239,7 @@ def _got_further(job: Job, incarnation: Incarnation) -> bool:
 
 def _final(job: Job, ended: IncarnationEnded, again: int, permanent: bool, rules: Rules) -> tuple[JobState | None, str]:
     """What the job becomes after this end, or None where it goes on. `again`: how often it ended in this way;
-    `permanent`: its agent knows that it will again."""
+    `permanent`: it will again, on whichever node."""
     if ended.cause is Cause.DONE:
         return JobState.DONE, ended.detail
     if job.cancelling or ended.cause is Cause.CANCELLED:

@@ -20,7 +20,7 @@ from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
 from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, JobState, World
-from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention, time_limits
+from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention, time_limits, unfit_nodes
 from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.core.rules.gpu_memory import gpu_memory_events
@@ -113,6 +113,8 @@ class Intake:
                 self.draft.world, event, self.now, settings.avoid_failures, settings.avoid_s
             ):
                 self._add(found)
+            for each in list(unfit_nodes.exclusions(self.draft.world, event, self.now, settings.avoid_s)):
+                self._add(each)
 
     @singledispatchmethod
     def _take(self, command: Any) -> Any:

@@ -51,6 +51,25 @@ def test_who_loses_a_rank_that_was_killed_is_not_to_blame() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "node_fault"),
+    [
+        ("OSError: [Errno 116] Stale file handle", True),
+        ("OSError: [Errno 5] Input/output error: '/data/train.tar'", True),
+        ("OSError: [Errno 107] Transport endpoint is not connected: '/mnt/fuse/x'", True),
+        ("OSError: [Errno 107] Transport endpoint is not connected", False),  # a socket of its own
+        ("python: can't open file '/home/ada/train.py': [Errno 116] Stale file handle", True),
+        ("/home/ada/run.sh: line 3: /home/ada/bin/train: Stale file handle", True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.tar'", False),
+        ("PermissionError: [Errno 13] Permission denied: '/data/train.tar'", False),
+    ],
+)
+def test_a_program_that_a_stale_mount_ended(last: str, node_fault: bool) -> None:
+    assert ended(f"step 3\n{last}\n".encode()).node_fault == node_fault
+    assert not ended(f"{last}\n".encode(), status=9).node_fault, "it was killed, whatever it said before"
+    assert not ended(f"{last}\ngoes on without it\nValueError: no such data set\n".encode()).node_fault
+
+
+@pytest.mark.parametrize(
     "name,detail",
     [
         ("a_rank_raises", "ValueError: no such data set: 'x'"),

@@ -41,6 +41,8 @@ print("bye")
         "oom": False,
         "killed": None,
         "repeats": 1,
+        "node_fault": False,
+        "permanent": False,
         "stale": False,
         "drill": False,
         "save_failed": False,
@@ -94,15 +96,18 @@ print(os.environ["HPCDL_TAG"], os.environ["HPCDL_SOCKET"], repr(os.environ["CUDA
 
 
 @pytest.mark.parametrize(
-    "argv,cwd,code,detail",
+    "argv,cwd,code,detail,node_fault",
     [
-        (("no-such-command",), None, 127, "command not found: no-such-command"),
-        (("./plain",), None, 126, "cannot start ./plain: Permission denied"),
-        (("./text",), None, 126, "it is no program"),
-        (("true",), "/no/such/folder", 127, "cannot enter the working directory /no/such/folder"),
+        (("no-such-command",), None, 127, "command not found: no-such-command", False),
+        (("./plain",), None, 126, "cannot start ./plain: Permission denied", False),
+        (("./text",), None, 126, "it is no program", False),
+        (("true",), "/no/such/folder", 127, "cannot enter the working directory /no/such/folder", True),
     ],
 )
-def test_what_cannot_be_started(agent: Agent, argv: tuple[str, ...], cwd: str | None, code: int, detail: str) -> None:
+def test_what_cannot_be_started(
+    agent: Agent, argv: tuple[str, ...], cwd: str | None, code: int, detail: str, node_fault: bool
+) -> None:
+    """The command is its user's, in which directory the node lets it work is the node's."""
     (agent.base / "plain").write_text("")
     (agent.base / "text").write_text("hello\n")
     (agent.base / "text").chmod(0o700)
@@ -110,6 +115,7 @@ def test_what_cannot_be_started(agent: Agent, argv: tuple[str, ...], cwd: str | 
     record = agent.exit()
     assert (record["code"], record["signal"]) == (code, None)
     assert detail in record["detail"]
+    assert (record["node_fault"], record["permanent"]) == (node_fault, node_fault)
     assert not agent.of("started")
 
 
@@ -399,7 +405,7 @@ def test_a_claim_that_cannot_be_written(agent: Agent) -> None:
     (agent.base / "file").touch()
     agent.start("print('ran')", checkpoint_dir=str(agent.base / "file" / "below"))
     record = agent.exit()
-    assert (record["code"], record["stale"]) == (73, False)
+    assert (record["code"], record["stale"], record["node_fault"], record["permanent"]) == (73, False, True, True)
     assert "cannot write the claim" in record["detail"]
     assert not agent.of("started")
 

@@ -1,0 +1,58 @@
+"""Nodes that fail a job though nothing is wrong with it: a mount of theirs is stale, say. The job is tried elsewhere.
+
+Agents say which error is of that kind (hpcdl/agent/supervisor/node_faults.py). Such a node is excluded for a while, as
+long as the job has others to go to; what fails on all of them is common to them, or the job's own.
+"""
+
+from collections.abc import Iterator
+
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.health import again
+from hpcdl.core.model.incarnation import Incarnation
+from hpcdl.core.model.units import fold_nodes
+from hpcdl.core.model.world import Job, World
+
+
+def unfit_nodes(job: Job, ended: Incarnation) -> tuple[str, ...]:
+    """The nodes that failed the job since it last began on any, now that this incarnation has ended."""
+    here = {part.node for part in ended.parts if part.node_fault or part.permanent}
+    if not here and ended.started_at is not None:
+        return ()
+    return tuple(sorted({*job.unfit_nodes, *here}))
+
+
+def is_left_elsewhere(world: World, job: Job, unfit: tuple[str, ...]) -> bool:
+    """Whether there are nodes for the job, busy or not, besides those that failed it."""
+    others = (node for node in world.nodes.values() if node.name not in unfit)
+    return sum(len(node.usable) >= job.spec.gpus_min for node in others) >= job.spec.nodes
+
+
+def fails_everywhere(world: World, job: Job, unfit: tuple[str, ...]) -> bool:
+    """Whether what no other attempt changes on a node is the job's own: several nodes have it, or there is no other."""
+    return len(unfit) > 1 or not is_left_elsewhere(world, job, unfit)
+
+
+def exclusions(
+    world: World, event: ev.IncarnationEnded, now: float, avoid_s: float
+) -> Iterator[ev.GpuAvoided | ev.AvoidLifted]:
+    """What follows for the nodes that failed the job, `event` being in the world: they are excluded while it has others
+    to go to. Once it has none, or has failed, these were not at fault: they are given to jobs again."""
+    if not event.unfit_nodes:
+        return
+    job = world.jobs[event.job]
+    why = f"job {job.id} could not run there"
+    if event.final is not None or not is_left_elsewhere(world, job, event.unfit_nodes):
+        for name in event.unfit_nodes:
+            node = world.nodes.get(name)
+            entry = None if node is None else node.avoids(None)
+            if entry is not None and entry.reason.startswith(f"{why}: "):
+                yield ev.AvoidLifted(name, None, f"job {job.id} fails on {fold_nodes(event.unfit_nodes)} alike")
+        return
+    held = () if job.last.placement is None else job.last.placement.nodes
+    for name in held if avoid_s > 0 else ():
+        node = world.nodes.get(name)
+        if name not in event.unfit_nodes or node is None or node.lost or node.avoids(None) is not None:
+            continue
+        before = next((each for each in node.avoided if each.index is None), None)
+        times, until = again(before, now, avoid_s)
+        yield ev.GpuAvoided(name, None, until, f"{why}: {event.detail}", times)
