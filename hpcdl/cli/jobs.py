@@ -259,12 +259,17 @@ def wait(ctx: click.Context, chosen: Selection, timeout: float | None, output: O
         raise click.ClickException(_nothing("wait for", chosen, {}))
     asked = {"ids": ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(jobs)) or None, "array": array}
     begun = time.monotonic()
+    held: set[int] = set()  # those of which it was said that they wait for their user
     while True:
         left = None if timeout is None else max(0.0, begun + timeout - time.monotonic())
         if left is not None:
             client.patience_s = min(FOLLOW_S, left)
         hold = _ROUND_S if left is None else min(_ROUND_S, left)
         answer = client.get(path_with("/v1/wait", **asked, timeout=round(hold, 3)), wait_s=hold)
+        for row in answer["jobs"]:
+            if row.get("held_after") and row["id"] not in held:
+                held.add(row["id"])
+                say(f"job {row['id']} is {row['reason']}")
         if answer["done"] or (left is not None and time.monotonic() - begun >= (timeout or 0.0)):
             break
     rows: list[Row] = answer["jobs"]

@@ -170,6 +170,15 @@ def test_wait_times_out(jobs: FakeDaemon, hpcdl: Run) -> None:
     assert (done.code, done.value["done"]) == (124, False)
 
 
+def test_wait_says_that_a_job_waits_for_its_user(fake: FakeDaemon, hpcdl: Run) -> None:
+    why = "held after 50 failures without a checkpoint, at last: ended by SIGKILL: hpcdl resume 5 tries again"
+    fake.world.jobs[5] = row(5, state="SUSPENDED", held=True, held_after="50 failures", reason=why)
+    done = hpcdl("wait", 5, "--timeout", 0)
+    said, more = done.err.splitlines()
+    assert (done.code, said) == (124, f"hpcdl: job 5 is {why}")
+    assert "not finished" in more
+
+
 def test_a_verb_that_takes_time_says_so(jobs: FakeDaemon, hpcdl: Run) -> None:
     still = {"schema": 1, "jobs": [jobs.world.jobs[1]], "errors": [], "cancelled": []}
     jobs.answers["/v1/jobs/verb"] = (200, json.dumps(still).encode())

@@ -22,7 +22,7 @@ from hpcdl.core.model.profile import Observations, Profile, Timing, UsualJob
 from hpcdl.core.model.sharing import known_memory_mib
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, gpu_kind
-from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, lifts_hold
+from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, held_text
 from hpcdl.core.rules import time_limits
 from hpcdl.core.rules.dependencies import waiting_why
 from hpcdl.core.rules.exemption import STARTS, Exemption, exemption
@@ -325,7 +325,7 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     if job.out_of_time:
         return time_limits.over_text(job)
     if job.held:
-        return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
+        return held_text(job)
     if world.stopping:
         return "the daemon is stopping"
     if waits := waiting_why(world, job):

@@ -384,6 +384,8 @@ def _gpus_idle(world: World, event: ev.GpusIdle, at: float) -> None:
 
 
 def _interruption_notified(event: ev.IncarnationEnded) -> NoticeKind | None:
+    if event.hold:
+        return NoticeKind.POISON
     lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
     return NoticeKind.PREEMPTION if lost and event.final is None else None
 
@@ -426,6 +428,8 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         verdict=None if event.final is None else Verdict(event.final, event.final_detail),
         fruitless=event.fruitless,
         unfit_nodes=event.unfit_nodes,
+        held=job.held or bool(event.hold),
+        held_after=event.hold or job.held_after,
     )
 
 

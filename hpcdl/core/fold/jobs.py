@@ -127,6 +127,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         retried_at=at if job.spec.awaits_batch else None,
         fruitless=0,
         unfit_nodes=(),
+        held_after="",
     )
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None
@@ -155,7 +156,11 @@ def job_annotated(world: World, event: ev.JobAnnotated, at: float) -> None:
 
 @effect(ev.JobReleased)
 def job_released(world: World, event: ev.JobReleased, at: float) -> None:
-    world.jobs[event.job] = changed(unfinished(world, event), held=False)
+    job = unfinished(world, event)
+    if job.held_after:  # what it failed of is said to be mended: failures are counted anew
+        failures = FailureHistory(total=job.failures.total, retries_used=job.failures.retries_used)
+        job = changed(job, held_after="", failures=failures, fruitless=0, unfit_nodes=())
+    world.jobs[event.job] = changed(job, held=False)
 
 
 @effect(ev.CancelRequested)

@@ -469,7 +469,8 @@ class IncarnationEnded(IncarnationEvent):
     """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
     `final`: what the job becomes once nothing of it is left, or None: it goes on. `fruitless`: so many of its attempts
     in a row, with this one, failed by no error of its program's and got no further. `unfit_nodes`: those that
-    failed it, as their agents said, since it last began on any.
+    failed it, as their agents said, since it last began on any. `hold`: it is held from here on, and after what; "": it
+    is not.
     """
 
     cause: Cause
@@ -482,6 +483,7 @@ class IncarnationEnded(IncarnationEvent):
     final_detail: str = ""
     fruitless: int = 0
     unfit_nodes: tuple[str, ...] = ()
+    hold: str = ""
 
     @property
     def signature(self) -> str:

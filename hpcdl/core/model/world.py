@@ -124,7 +124,7 @@ class Job:
     end: JobEnd | None = None  # None until it is finished
     live: tuple[Incarnation, ...] = ()  # at most two: one with GPUs, one at the gate
     last_incarnation: int = 0  # number of the newest, 0 before the first
-    held: bool = False  # suspended by its user, or not to start yet
+    held: bool = False  # suspended by its user, not to start yet, or held after `held_after`
     cancelling: bool = False  # its user cancelled it, and it is not finished
     verdict: Verdict | None = None  # None: it goes on
     progress: JobProgress = JobProgress()
@@ -148,6 +148,7 @@ class Job:
     retried_at: float | None = None  # of one that waits for batch jobs: its last retry; None: never
     fruitless: int = 0  # attempts in a row that failed by no error of its program's and got no further
     unfit_nodes: tuple[str, ...] = ()  # those that failed it since it last began on any, a mount of theirs say
+    held_after: str = ""  # the failures, none its program's, after which it was held, in words; "": its user did that
 
     @property
     def identity(self) -> str:
@@ -441,6 +442,12 @@ def no_such_job(world: World, number: int) -> str:
 def lifts_hold(job: Job) -> str:
     """The verb that lets a held job go on: what was never started is released."""
     return "release" if job.first_start_at is None else "resume"
+
+
+def held_text(job: Job) -> str:
+    """By whom or after what a held job is held, and how it goes on."""
+    verb = f"hpcdl {lifts_hold(job)} {job.id}"
+    return f"held after {job.held_after}: {verb} tries again" if job.held_after else f"held by its user: {verb}"
 
 
 def can_suspend(job: Job) -> bool:

@@ -37,7 +37,7 @@ class Rules:
     its program's and between which it got no further, the same or not."""
 
     poison_limit: int = 3  # so many that are the same end the job
-    poison_limit_infrastructure: int = 50  # so many do where they are not the job's doing, or differ
+    poison_limit_infrastructure: int = 50  # so many do where they differ; where none is its program's, it is held
     pause_s: float = 1.0  # seconds that the next start waits from the second on, doubled each time
     pause_max_s: float = 30.0  # the longest of these pauses, seconds
 
@@ -216,7 +216,8 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
         event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16)))
     permanent = any(part.permanent for part in incarnation.parts) and fails_everywhere(world, job, unfit)
     final, why = _final(job, event, again, permanent, rules)
-    return replace(event, final=final, final_detail=why)
+    hold = "" if final is not None or permanent else _hold(event, again, rules)
+    return replace(event, final=final, final_detail=why, hold=hold)
 
 
 def _fruitless(job: Job, incarnation: Incarnation, cause: Cause) -> int:
@@ -252,10 +253,24 @@ def _final(job: Job, ended: IncarnationEnded, again: int, permanent: bool, rules
     if ended.cause not in FAILURES:
         return None, ""
     own = permanent or ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.STALLED)
-    if again >= (rules.poison_limit if own else rules.poison_limit_infrastructure):
+    if own and again >= rules.poison_limit:
         where = "" if ended.reached is None else f" at step {ended.reached}"
         return JobState.FAILED, f"{POISON}: {again} times the same{where}: {ended.detail}"
-    if ended.fruitless >= rules.poison_limit_infrastructure:
-        where = "a checkpoint" if ended.step is None else f"a checkpoint after step {ended.step}"
-        return JobState.FAILED, f"{POISON}: {ended.fruitless} failures without {where}, at last: {ended.detail}"
+    if own and ended.fruitless >= rules.poison_limit_infrastructure:
+        where = _without_checkpoint(ended)
+        return JobState.FAILED, f"{POISON}: {ended.fruitless} failures {where}, at last: {ended.detail}"
     return None, ""
+
+
+def _hold(ended: IncarnationEnded, again: int, rules: Rules) -> str:
+    """After what the job is held, "" where it goes on: it is not to use up machines on which it comes no further, and
+    what was no fault of its program must not end it. `again`: how often it ended in this way."""
+    if ended.cause is not Cause.INFRASTRUCTURE or max(again, ended.fruitless) < rules.poison_limit_infrastructure:
+        return ""
+    if ended.fruitless < again:
+        return f"{again} failures alike that were not its program's, at last: {ended.detail}"
+    return f"{ended.fruitless} failures {_without_checkpoint(ended)}, at last: {ended.detail}"
+
+
+def _without_checkpoint(ended: IncarnationEnded) -> str:
+    return "without a checkpoint" if ended.step is None else f"without a checkpoint after step {ended.step}"

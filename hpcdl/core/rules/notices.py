@@ -10,7 +10,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused, DropNotice, NoticesNotTaken, NoticesTaken, RetryNotices
 from hpcdl.core.model.notice import LOST, PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.world import Job, JobState, World, has_own_handler
+from hpcdl.core.model.world import Job, JobState, World, has_own_handler, held_text
 from hpcdl.core.rules.deadlines import deadline_text
 from hpcdl.core.rules.idle_gpus import idle_text
 
@@ -50,6 +50,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         late = job.spec.deadline is not None and event.state is JobState.DONE and now > job.spec.deadline
         cause = "" if job.last.cause is None else str(job.last.cause)
         return cause, event.detail or ("after its deadline" if late else "")
+    if isinstance(event, ev.IncarnationEnded) and event.hold:
+        return str(event.cause), held_text(job)
     if isinstance(event, ev.IncarnationEnded):
         own = "it starts over" if job.spec.resumes is None else "its program resumes by itself"
         if has_own_handler(job):

@@ -107,6 +107,7 @@ class RowBuilder:
             "failures": job.failures.total,
             "cause": None if job.last.cause is None else job.last.cause.value,
             "detail": job.last.detail,
+            "held_after": job.held_after or None,
             "exit_code": job.last.exit_code,
             "metric": metric,
             "not_finite_since": diverged_at,

@@ -15,7 +15,7 @@ from hpcdl.core.model.pilot import Pilot
 from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, pair_refusal, partners_of
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, memory_text, seconds_text
-from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, lifts_hold
+from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, held_text
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.exemption import STARTS, exemption
 from hpcdl.daemon.queue import Queue, jobs_text, place_text
@@ -112,7 +112,7 @@ def reason(
         return _waits_for_gpus(world, job, target.placement) or planned
     if job.held:
         over = "; it starts over" if _starts_over(job) else ""
-        return f"held by its user: hpcdl {lifts_hold(job)} {job.id}{over}"
+        return f"{held_text(job)}{over}"
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
         return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing

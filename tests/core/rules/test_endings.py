@@ -19,8 +19,8 @@ from hpcdl.core.model.incarnation import (
     TrainingStart,
 )
 from hpcdl.core.model.job import JobSpec
-from hpcdl.core.model.transitions import UNTRAINED
-from hpcdl.core.model.world import FailureHistory, Job, JobProgress, JobState, World, can_suspend
+from hpcdl.core.model.transitions import UNTRAINED, state_of
+from hpcdl.core.model.world import FailureHistory, Job, JobProgress, JobState, World, can_suspend, held_text
 from hpcdl.core.rules.endings import Rules, cause_of, conclusions
 from tests.support.model_cluster import Cluster
 
@@ -323,7 +323,40 @@ def test_what_is_no_failure_neither_counts_nor_hides_those_before() -> None:
         job = killed(draft, 5, rules=rules, **how)
         assert job.outcome is None
     assert (job.fruitless, job.failures.repeats) == (2, 1)
-    assert killed(draft, 5, rules=rules, signal="SIGBUS", hint=Cause.INFRASTRUCTURE).outcome is JobState.FAILED
+    assert killed(draft, 5, rules=rules, signal="SIGBUS", hint=Cause.INFRASTRUCTURE).held_after
+
+
+def test_what_is_no_fault_of_its_program_holds_a_job_and_never_ends_it() -> None:
+    """Killed from outside, as often as it likes: the work is not lost, and its user is told once."""
+    draft = draft_of(0)
+    for step in range(49):
+        assert killed(draft, step).held is False
+    job = killed(draft, 50)
+    assert (job.outcome, job.held, state_of(job)) == (None, True, JobState.SUSPENDED)
+    why = "held after 50 failures without a checkpoint, at last: killed from outside, ended by SIGKILL"
+    assert held_text(job) == f"{why}: hpcdl resume 1 tries again"
+    draft.add(ev.JobReleased(1), 2.0)
+    job = killed(draft, 50)
+    assert (job.held, job.fruitless, job.failures.total, job.failures.retry_at) == (False, 1, 51, 0.0)
+
+
+def test_failures_alike_of_a_program_that_saves_by_itself_hold_it_too() -> None:
+    draft = Draft(World())
+    draft.add(ev.JobSubmitted(1, JobSpec(("train",), "j", resumes="out-*"), "r"), 0.0)
+    for _ in range(3):
+        job = killed(draft, 5, rules=Rules(poison_limit_infrastructure=3))
+    assert job.outcome is None
+    why = "held after 3 failures alike that were not its program's, at last: killed from outside, ended by SIGKILL"
+    assert held_text(job) == f"{why}: hpcdl resume 1 tries again"
+
+
+def test_a_job_that_was_held_may_be_cancelled() -> None:
+    draft, rules = draft_of(0), Rules(poison_limit_infrastructure=1)
+    killed(draft, 5, rules=rules)
+    draft.add(ev.CancelRequested(1), 2.0)
+    for event in conclusions(draft.world, [1], 2.0, rules):
+        draft.add(event, 2.0)
+    assert draft.world.jobs[1].outcome is JobState.CANCELLED
 
 
 @pytest.mark.parametrize(("more", "fruitless"), [({}, 9), ({"resumes": "out-*"}, 1), ({"signal": "hf"}, 1)])

@@ -11,6 +11,8 @@ from hpcdl.core.model import events as ne
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeKind, NoticeRules, check_destinations, redacted, rules_of
+from hpcdl.core.model.world import JobState
+from hpcdl.core.rules.endings import Rules
 from hpcdl.core.rules.intake import Settings
 from tests.support.model_cluster import Cluster
 
@@ -113,6 +115,26 @@ def test_failures_interruptions_and_the_poison_guard() -> None:
         ("preemption", 1, "mailto:me@example.org", "killed from outside, ended by SIGKILL; it starts over")
     ]
     assert model.world.notices[1].text.startswith("job 1 (resnet) was interrupted (infrastructure): killed from")
+
+
+def test_a_hold_after_failures_that_were_not_its_programs_is_told() -> None:
+    model = cluster(rules=Rules(poison_limit_infrastructure=2))
+    model.submit(SPEC)
+    for _ in range(2):
+        model.run_until(lambda: bool(model.users))
+        model.kill(1)
+        model.run(15.0)
+    why = "held after 2 failures without a checkpoint, at last: killed from outside, ended by SIGKILL"
+    assert [(what, detail) for what, _, _, detail in due(model)] == [
+        ("preemption", "killed from outside, ended by SIGKILL; it starts over"),
+        ("poison", f"{why}: hpcdl resume 1 tries again"),
+    ]
+    assert model.world.notices[2].text == f"job 1 (resnet) is SUSPENDED: {why}: hpcdl resume 1 tries again"
+    assert not model.users, "it holds no GPU while it waits for its user"
+    model.send(cmd.Release(1))
+    model.run_to_end()
+    assert model.job(1).outcome is JobState.DONE
+    model.check_replay()
 
 
 def test_nobody_is_told_of_what_nobody_wants() -> None:
