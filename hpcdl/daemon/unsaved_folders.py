@@ -46,9 +46,10 @@ class UnsavedFolders:
             job = jobs.get(number)
             if job is None or not job.finished or self._looked.get(number) == job.last_incarnation:
                 continue
-            self._looked[number] = job.last_incarnation
             if job.spec.checkpoint_dir is None and is_unsaved(self._folder / str(number)) and self._all_gone(job):
                 self._remove(job)
+            # Only now: what could not be asked or removed is tried again. Of a finished job no part is heard any more.
+            self._looked[number] = job.last_incarnation
 
     def _numbers(self) -> list[int]:
         try:

@@ -23,6 +23,7 @@ class Loop:
     def __init__(self, model: Cluster) -> None:
         self.model = model
         self.before_call: list[cmd.Command] = []
+        self.busy = False
 
     @property
     def world(self) -> Any:
@@ -32,6 +33,8 @@ class Loop:
         return self.model.journal.read(after, limit, job)
 
     def call(self, function: Any) -> "Future[Any]":
+        if self.busy:
+            raise TimeoutError
         if self.before_call:
             self.model.send(*self.before_call)
         done: Future[Any] = Future()
@@ -122,6 +125,19 @@ def test_a_retry_that_comes_first_keeps_the_folder_for_its_attempt(tmp_path: Pat
     assert (folder / "claim.json").exists()
     loop.before_call = []
     model.run_to_end()
+    unsaved.look()
+    assert not folder.exists()
+
+
+def test_what_could_not_be_removed_is_removed_at_the_next_look(tmp_path: Path, model: Cluster) -> None:
+    submitted(model, JobSpec(("a",), "a"))
+    model.run_to_end()
+    folder, loop = claimed(tmp_path, 1, model.job(1).identity), Loop(model)
+    unsaved = UnsavedFolders(tmp_path, loop)  # type: ignore[arg-type]
+    loop.busy = True
+    with pytest.raises(TimeoutError):
+        unsaved.look()
+    loop.busy = False
     unsaved.look()
     assert not folder.exists()
 
