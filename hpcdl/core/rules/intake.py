@@ -101,8 +101,9 @@ class Intake:
 
     def _add(self, event: ev.Event, at: float | None = None) -> None:
         """Adds the event, and what follows from it at once: notifications, what is excluded and left because of it."""
+        before = self.draft.world.jobs.get(event.job) if isinstance(event, ev.TrainerReady) else None
         self.draft.add(event, self.now if at is None else at)
-        for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices):
+        for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices, before):
             self.draft.add(notice, self.now)
         if isinstance(event, ev.GpuAvoided):
             for preempt in list(quarantine.moved(self.draft.world, event)):

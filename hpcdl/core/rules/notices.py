@@ -15,8 +15,10 @@ from hpcdl.core.rules.deadlines import deadline_text
 from hpcdl.core.rules.idle_gpus import idle_text
 
 
-def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ev.NoticeDue]:
-    """The notice of an event that is in `world` already, if anybody wants one."""
+def notices_of(
+    world: World, event: ev.Event, now: float, rules: NoticeRules, before: Job | None = None
+) -> Iterator[ev.NoticeDue]:
+    """The notice of an event that is in `world` already, if anybody wants one. `before`: its job without it."""
     what = EFFECTS[type(event)].notifies(event)
     if what is None or what not in rules.kinds:
         return
@@ -28,7 +30,7 @@ def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) ->
             yield ev.NoticeDue(world.next_notice, what, 0, name, rules.destinations, "avoided", "", event.reason)
         return
     job = world.jobs[event.job]  # type: ignore[attr-defined]
-    if isinstance(event, ev.TrainerReady) and not _starts_over(job):
+    if isinstance(event, ev.TrainerReady) and not (_begins(before) and _starts_over(job)):
         return
     destinations = job.spec.notify or rules.destinations
     if not destinations:
@@ -36,6 +38,16 @@ def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) ->
     cause, detail = _why(job, event, now)
     state = str(event.state) if isinstance(event, ev.JobEnded) else str(state_of(job))
     yield ev.NoticeDue(world.next_notice, what, job.id, job.spec.name, destinations, state, cause, detail)
+
+
+def _begins(before: Job | None) -> bool:
+    """Whether a loop that is ready is the first of its attempt: a launcher that starts the ranks again says
+    nothing new. Ranks that are rescaled in place form their first membership just before."""
+    running = None if before is None else before.running
+    if running is None or running.progress is None:
+        return True
+    formed = bool(running.members) and running.last_rescale is None
+    return formed and running.progress.at == running.progress.ready_at
 
 
 def _starts_over(job: Job) -> bool:
