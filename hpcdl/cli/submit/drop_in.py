@@ -91,7 +91,7 @@ def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home
 
     Raises click.ClickException where the job waits for one of hpcdl's, of which the batch system knows nothing.
     """
-    why = why.removeprefix("refused by --strict: ").partition(": it waits for ")[0]
+    why = re.split(": it waits for |: it runs with ", why.removeprefix("refused by --strict: "))[0]
     found = command_named(name).dependency(words, os.environ, text_of(_script(name, words)))
     if found is not None:
         dependencies.guard(home, name, found, why, other)

@@ -340,6 +340,10 @@ def doubts_of(world: World, spec: JobSpec, elsewhere: int = 0) -> tuple[str, ...
         many = f"{count(spec.nodes, 'node')} with {count(spec.gpus_min, 'GPU')} each"
         have = f"{wide} {'has' if wide == 1 else 'have'} so many"
         return (f"it needs {many}, and {have}: it waits for more nodes (hpcdl nodes)",)
+    processors = max(node.cpus for node in here if least <= len(node.gpus))
+    if spec.cpus is not None and 0 < processors < spec.cpus:
+        many = f"{count(spec.cpus, 'processor')} on a node"
+        return (f"it asks for {many}, and the largest has {processors}: it runs with fewer (hpcdl nodes)",)
     return ()
 
 

@@ -182,17 +182,23 @@ def test_what_the_daemon_refuses_is_the_batch_systems(fake: FakeDaemon, place: P
     assert place.got() == (words, "")
 
 
-def test_what_no_node_could_run_is_the_batch_systems(fake: FakeDaemon, place: Place) -> None:
+@pytest.mark.parametrize(
+    ("option", "why", "else_"),
+    [
+        ("--gres=gpu:99", "it needs 99 GPUs on a node, and the largest has 4", "it waits for a larger one"),
+        ("-c64", "it asks for 64 processors on a node, and the largest has 2", "it runs with fewer"),
+    ],
+)
+def test_what_no_node_could_run_is_the_batch_systems(
+    fake: FakeDaemon, place: Place, option: str, why: str, else_: str
+) -> None:
     place.script(SLURM)
-    why = "it needs 99 GPUs on a node, and the largest has 4: it waits for a larger one (hpcdl nodes)"
-    refusal = {"schema": 1, "error": f"refused by --strict: {why}", "code": "strict"}
+    refusal = {"schema": 1, "error": f"refused by --strict: {why}: {else_} (hpcdl nodes)", "code": "strict"}
     fake.answers["/v1/jobs"] = (409, json.dumps(refusal).encode())
-    done = place.run("sbatch", "--gres=gpu:99", "train.sh")
+    done = place.run("sbatch", option, "train.sh")
     assert done.code == 3
-    assert done.err == (
-        f"hpcdl: {place.real / 'sbatch'} takes this job: it needs 99 GPUs on a node, and the largest has 4\nto stderr\n"
-    )
-    assert place.got() == (["--gres=gpu:99", "train.sh"], "")
+    assert done.err == f"hpcdl: {place.real / 'sbatch'} takes this job: {why}\nto stderr\n"
+    assert place.got() == ([option, "train.sh"], "")
     assert [body["strict"] for method, path, body in fake.requests if method == "POST"] == [True]
 
 
