@@ -243,9 +243,10 @@
     try {
       const query = new URLSearchParams({ after: cursor, of: chosen.of || "", stream: chosen.stream || "" });
       const answer = await fetch(log.dataset.source + "?" + query);
-      if (!answer.ok) return;
       const text = await answer.text();
       if (number !== asked) return;
+      if ([400, 414, 431].includes(answer.status)) { output = cursor = ""; draw(log); }  // it cannot take that cursor
+      if (!answer.ok) return;
       cursor = answer.headers.get("X-Log-After");
       if (!text) return;
       output += text;

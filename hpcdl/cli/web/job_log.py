@@ -1,7 +1,9 @@
 """A job's output as `hpcdl web` follows it: what came of its log files since a browser asked last.
 
-A browser shows one attempt on all nodes or on one, or follows the newest; it keeps a cursor, which names the files that
-are read on and how far each was read. Where another file than before speaks, a line names it, as in `hpcdl logs`.
+A browser shows one attempt on all nodes or on one, or follows the newest; it keeps a cursor, which says how far each of
+the files was read that are read on. It comes with the request's line, of which servers take some KiB: so files stand in
+it by digests of their names, and there are FILES at most. Where another file than before speaks, a line names it, as in
+`hpcdl logs`.
 """
 
 import os
@@ -9,8 +11,8 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from urllib.parse import quote, unquote
 
 from hpcdl.cli.logs import STDERR, STDOUT, STREAMS, LogFile, StreamBytes, log_files
 from hpcdl.daemon.clock import WallClock
@@ -24,10 +26,15 @@ LEAST = 4 << 10
 NODES = 100
 """Files of one attempt that are followed together."""
 
+FILES = 2 * NODES
+"""Files that are followed together, of an attempt that is over and those after it; later ones come in their turn."""
+
 LINE_S = 2.0
 """So long the end of a line is waited for."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_ENTRY = re.compile("([0-9a-f]{12})-([0-9]{1,18})", re.ASCII)
+"""Of a cursor: how far a file was read. All of it stands in a URL as it is."""
 _UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
 
 
@@ -71,13 +78,13 @@ def read_log(home: Path, job: int, after: str, choice: LogChoice) -> LogPiece:
     offsets, spoke = _parse(after)
     newest = max(file.incarnation for file in files)
     # What the attempt before said last, and a short attempt between two questions, are not passed over.
-    oldest = min((file.incarnation for file in files if file.path.name in offsets), default=newest)
+    oldest = min((file.incarnation for file in files if _digest(file) in offsets), default=newest)
     read = _chosen(files, oldest)
     parts: list[str] = []
     cursor: dict[str, int] = {}
-    unfinished = newest
+    unfinished = read[-1].incarnation
     for file in read:
-        name = file.path.name
+        name = _digest(file)
         got = _read(file, offsets.get(name), choice.stream, len(read))
         if got.text:
             if len(files) > 1 and spoke != name:
@@ -88,7 +95,7 @@ def read_log(home: Path, job: int, after: str, choice: LogChoice) -> LogPiece:
         cursor[name] = got.offset
         if not got.whole:
             unfinished = min(unfinished, file.incarnation)
-    kept = {file.path.name: cursor[file.path.name] for file in read if file.incarnation >= unfinished}
+    kept = {_digest(file): cursor[_digest(file)] for file in read if file.incarnation >= unfinished}
     return LogPiece("".join(parts), _cursor(kept, spoke))
 
 
@@ -97,19 +104,27 @@ def _chosen(files: Sequence[LogFile], oldest: int) -> list[LogFile]:
     for file in files:
         if file.incarnation >= oldest:
             by_attempt.setdefault(file.incarnation, []).append(file)
-    return [file for each in by_attempt.values() for file in each[:NODES]]
+    found: list[LogFile] = []
+    for number, each in enumerate(by_attempt.values()):
+        if number > 1 and len(found) + len(each[:NODES]) > FILES:
+            break
+        found += each[:NODES]
+    return found
 
 
 def _parse(after: str) -> tuple[dict[str, int], str]:
-    """The offsets of a cursor, by files' names, and whose text came last; of what is no cursor nothing."""
-    last, _, rest = after.partition(";")
-    pairs = (each.rpartition(":") for each in rest.split(","))
-    offsets = {unquote(name): int(offset) for name, _, offset in pairs if re.fullmatch("[0-9]{1,18}", offset)}
-    return offsets, unquote(last)
+    """The offsets of a cursor, by digests of files' names, and whose text came last; of what is no cursor nothing."""
+    last, *rest = after.split(".")
+    offsets = {each[1]: int(each[2]) for entry in rest if (each := _ENTRY.fullmatch(entry))}
+    return offsets, last
 
 
 def _cursor(offsets: Mapping[str, int], spoke: str) -> str:
-    return f"{quote(spoke)};" + ",".join(f"{quote(name)}:{offset}" for name, offset in offsets.items())
+    return ".".join([spoke, *(f"{name}-{offset}" for name, offset in offsets.items())])
+
+
+def _digest(file: LogFile) -> str:
+    return blake2b(os.fsencode(file.path.name), digest_size=6).hexdigest()
 
 
 def _read(file: LogFile, offset: int | None, stream: int | None, of: int) -> _Read:

@@ -269,6 +269,37 @@ def test_a_log_is_followed(scene: Scene, window: Window) -> None:
     until(page, "document.querySelector('#log').textContent.endsWith('fourth\\n')")
 
 
+@pytest.mark.parametrize("status", [400, 414, 431])
+def test_a_log_whose_place_is_refused_begins_anew(scene: Scene, window: Window, status: int) -> None:
+    """As where the request's line has become longer than something between allows."""
+    folder = scene.home / "logs" / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    log, page = folder / "1.n1.log", window.page
+    log.write_bytes(b"first\n")
+    refused: list[str] = []
+
+    def refuse(route: Any) -> None:
+        url = route.request.url
+        if "after=&" in url or url not in (refused or [url]):
+            route.continue_()
+        else:
+            refused.append(url)
+            route.fulfill(status=status, body="too long")
+
+    page.route("**/job/1/log?*", refuse)
+    page.get_by_role("link", name="1", exact=True).first.click()
+    page.wait_for_url("**/job/1")
+    until(page, "document.querySelector('#log').textContent === 'first\\n'")
+    with log.open("ab") as file:
+        file.write(b"second\n")
+    until(page, "document.querySelector('#log').textContent === 'first\\nsecond\\n'")
+    assert refused
+    assert all(str(status) in said for said in window.said), window.said
+    window.said.clear()
+
+
 def test_the_daemon_goes_and_comes(scene: Scene, window: Window) -> None:
     page = window.page
     assert page.locator("html.stale").count() == 0, "however old the answer says that it is"

@@ -1,6 +1,7 @@
 """What a browser is given of a job's output: across attempts, nodes and streams."""
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -50,7 +51,35 @@ def test_the_newest_attempt_is_followed_and_nothing_is_passed_over(tmp_path: Pat
     assert browser.more() == ""
     append(third, "four\n")
     assert browser.more() == "four\n"
-    assert "1.n1" not in browser.cursor, "what is over is not asked for again"
+    assert browser.cursor.count("-") == 1, "what is over is not asked for again"
+
+
+def test_a_cursor_stays_short_and_every_attempt_is_read(tmp_path: Path, folder: Path) -> None:
+    """On a hundred nodes of long names, and of attempts that come faster than they are asked for."""
+    names = [f"node-{number:03}-{'x' * 50}" for number in range(job_log.NODES)]
+    browser = Browser(tmp_path)
+    append(folder / f"1.{names[0]}.log", "attempt 1\n")
+    text = browser.more()
+    for attempt in range(1, 8):
+        for name in names:
+            append(folder / f"{attempt}.{name}.log", f"{attempt} on {name}\n")
+    for _ in range(8):
+        text += browser.more()
+        assert len(browser.cursor) < 6 << 10
+        assert browser.cursor == quote(browser.cursor), "it grows no further in a URL"
+    for attempt in range(1, 8):
+        assert text.count(f"\n{attempt} on ") == job_log.NODES, attempt
+    append(folder / f"7.{names[-1]}.log", "the last\n")
+    assert browser.more() == "the last\n"
+
+
+def test_many_short_attempts_on_one_node_are_read_at_once(tmp_path: Path, folder: Path) -> None:
+    append(folder / "1.n1.log", "attempt 1\n")
+    browser = Browser(tmp_path)
+    browser.more()
+    for attempt in range(2, 60):
+        append(folder / f"{attempt}.n1.log", f"attempt {attempt}\n")
+    assert browser.more().count("\nattempt ") == 58
 
 
 def test_one_attempt_or_one_node_is_chosen(tmp_path: Path, folder: Path) -> None:
@@ -93,7 +122,7 @@ def test_many_nodes_share_what_is_read_at_once(tmp_path: Path, folder: Path, mon
     text = browser.more()
     assert text.count("==>") == job_log.NODES
     assert text.count("000000007\n") == 3, "of 40 bytes the first line may be cut"
-    assert len(browser.cursor) < 8 << 10
+    assert len(browser.cursor) < 2 << 10
 
 
 def test_the_page_offers_what_there_is(tmp_path: Path, folder: Path) -> None:

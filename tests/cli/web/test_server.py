@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -119,6 +120,26 @@ def test_a_log_is_given_piece_by_piece(served: tuple[Site, Visitor], home: Path)
     for after in ("1.n1.log:", "1.n1.log:-1", "../x:0", ";../x:0,", "1.n1.log;1.n1.log:" + "9" * 40, "%00:1", ";,;"):
         assert known.get(f"/job/1/log?after={after}").status == 200, after
     assert known.get("/job/2/log").text == ""
+
+
+def test_a_log_of_many_nodes_with_long_names_is_followed(served: tuple[Site, Visitor], home: Path) -> None:
+    known, folder = served[1], home / "logs" / "4"
+    folder.mkdir(parents=True)
+    logs = [folder / f"{attempt}.{'n' * 60}{node:03}.log" for attempt in (1, 2, 3) for node in range(100)]
+    for log in logs[:100]:
+        log.write_bytes(b"first\n")
+    cursor, text = known.get("/job/4/log").headers["x-log-after"], ""
+    for log in logs:  # of the first attempt much is to be read yet when the third has begun
+        with log.open("ab") as file:
+            file.write(b"x" * 999 + b"\n")
+            file.write(b"y" * 19_999 + b"\n")
+    for _ in range(20):
+        query = urlencode({"after": cursor})
+        assert len(query) < 8 << 10, "the server takes 16 KiB of a request, its headers too, where it comes in pieces"
+        reply = known.get(f"/job/4/log?{query}")
+        assert reply.status == 200
+        cursor, text = reply.headers["x-log-after"], text + reply.text
+    assert text.count("y") == 100 * 19_999, "of an attempt that is seen first now only the end is shown"
 
 
 def test_a_log_that_is_shorter_or_no_file(served: tuple[Site, Visitor], home: Path) -> None:
