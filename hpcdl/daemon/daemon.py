@@ -31,6 +31,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import DaemonStarted
 from hpcdl.core.model.series import Point
+from hpcdl.core.model.units import count
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.endings import Rules
 from hpcdl.core.rules.intake import Settings
@@ -47,7 +48,7 @@ from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.deadline_watch import DeadlineWatch
 from hpcdl.daemon.delivery import Ways
 from hpcdl.daemon.gpu_memory import GpuMemory
-from hpcdl.daemon.identity import LIMIT, begin_apart, load_identity, node_name, original_of
+from hpcdl.daemon.identity import LIMIT, begin_apart, forget_agents, load_identity, node_name, original_of
 from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.local_agent import LocalAgent
@@ -142,8 +143,7 @@ class Daemon:
         home, config = self.home, self.config
         original = original_of(home)
         if original is not None:
-            begin_apart(home)
-            log.warning("%s is a copy of %s, and begins apart from it", home, original)
+            forget_agents(home)
         first_job = self.site_file.first_job_id
         resumed = open_ledger(
             home, config, lambda: self.lease.holds(), self._phase, accept_loss=accept_loss, first_job=first_job
@@ -165,8 +165,6 @@ class Daemon:
             self.lease = self._acquire(world.at, resumed.fence)
         self.clock = WallClock(world.at)
         fresh = world.seq == 0
-        self.identity = load_identity(home, self.clock.now())
-        self.node = node_name(home, config.node_name, config.node)
         self.started_at = self.clock.now()
         started = DaemonStarted(self.lease.fence, __version__, os.getpid(), socket.gethostname())
         self.controller.begin(started, self.clock.now(), resumed.raised)
@@ -175,6 +173,10 @@ class Daemon:
             for answer in self.controller.step(defaults, self.clock.now()):
                 if isinstance(answer, Exception):
                     raise answer
+        if original is not None:
+            self._begin_apart(original)
+        self.identity = load_identity(home, self.clock.now())
+        self.node = node_name(home, config.node_name, config.node)
         self.meter = Meter.of(self.controller.world, self.clock.now())
         self.idle = IdleGpus()
         self.gpu_memory = GpuMemory()
@@ -265,6 +267,20 @@ class Daemon:
             self.series.flush()
             await _aside(self._close)
         return self.exit_code
+
+    def _begin_apart(self, original: Path) -> None:
+        """What is unfinished runs in the original: here it is held, so that no job trains twice into one folder."""
+        numbers = [number for number, job in self.controller.world.jobs.items() if not (job.finished or job.held)]
+        after = f"this home was copied from {original}"
+        self.controller.step([cmd.Hold(number, after=after) for number in numbers], self.clock.now())
+        begin_apart(self.home)
+        many = count(len(numbers), "unfinished job")
+        held = (
+            f"; {many} {'is' if len(numbers) == 1 else 'are'} held: hpcdl resume JOB lets one run here"
+            if numbers
+            else ""
+        )
+        log.warning("%s is a copy of %s, and begins apart from it%s", self.home, original, held)
 
     def _make_batching(self) -> BatchThread | None:
         config, system, here = self.config, self.here.system, self.here

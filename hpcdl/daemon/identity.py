@@ -76,13 +76,15 @@ def _are_one(home: Path, other: Path) -> bool:
         (home / mark).unlink()
 
 
-def begin_apart(home: Path) -> None:
-    """Make a copied home one of its own, whose lease is held: with the original's name it would end what runs there.
-
-    What the agents of the original kept leads to processes of theirs.
-    """
+def forget_agents(home: Path) -> None:
+    """Of a copied home, whose lease is held: what the agents of the original kept leads to processes of theirs."""
     with suppress(FileNotFoundError):
         shutil.rmtree(home / "run")
+
+
+def begin_apart(home: Path) -> None:
+    """Make a copied home one of its own, whose lease is held: with the original's name it would end what runs there. It
+    is not known as a copy any more."""
     shutil.rmtree(home / "tls")
 
 

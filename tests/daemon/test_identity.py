@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.daemon.identity import begin_apart, load_identity, node_name, original_of
+from hpcdl.daemon.identity import begin_apart, forget_agents, load_identity, node_name, original_of
 from hpcdl.wire.access import AccessFile, write_access
 
 
@@ -79,6 +79,8 @@ def test_a_copy_has_an_instance_of_its_own(tmp_path: Path) -> None:
     shutil.copytree(home, copy)
     (tmp_path / "link").symlink_to(home)
     assert [original_of(each) for each in (home, copy, tmp_path / "link", tmp_path)] == [None, home, None, None]
+    forget_agents(copy)
+    assert original_of(copy) == home, "a start that is killed here is none of a home of its own"
     begin_apart(copy)
     second = load_identity(copy, 1e9)
     assert first.instance != second.instance

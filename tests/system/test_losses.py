@@ -207,6 +207,10 @@ def test_a_daemon_of_a_copy_leaves_what_the_original_runs(make_cluster: MakeClus
             lease.unlink()
     trainer = original.trainer_pid(job)
     copy.start()
+    if made != "at rest":
+        there = copy.job(job)
+        assert (there["held"], there["held_after"]) == (True, f"this home was copied from {original.home}")
+        assert there["reason"].endswith(f"hpcdl resume {job} tries again")
     copy.cli("cancel", "--all", "--yes")
     own = copy.submit(steps=20)
     copy.until_done(own)

@@ -138,7 +138,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
 
 @effect(ev.JobHeld)
 def job_held(world: World, event: ev.JobHeld, at: float) -> None:
-    world.jobs[event.job] = changed(unfinished(world, event), held=True)
+    world.jobs[event.job] = changed(unfinished(world, event), held=True, held_after=event.after)
 
 
 @effect(ev.TimeLimitReached)

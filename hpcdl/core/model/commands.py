@@ -114,10 +114,12 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`hpcdl suspend`; with `waiting` `hpcdl hold`, which is refused for a job that runs."""
+    """`hpcdl suspend`; with `waiting` `hpcdl hold`, which is refused for a job that runs. `after`: where no user holds
+    it, after what it is held, in words."""
 
     job: int
     waiting: bool = False
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,9 @@ class ArraySubmitted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobHeld(JobEvent):
-    """Its user suspended it: no policy may lift that."""
+    """Its user suspended it: no policy may lift that. `after`: where no user did, after what it is held, in words."""
+
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

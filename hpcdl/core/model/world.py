@@ -148,7 +148,7 @@ class Job:
     retried_at: float | None = None  # of one that waits for batch jobs: its last retry; None: never
     fruitless: int = 0  # attempts in a row that failed by no error of its program's and got no further
     unfit_nodes: tuple[str, ...] = ()  # those that failed it since it last began on any, a mount of theirs say
-    held_after: str = ""  # the failures, none its program's, after which it was held, in words; "": its user did that
+    held_after: str = ""  # after what it is held, failures that were not its program's say; "": its user did that
 
     @property
     def identity(self) -> str:

@@ -225,7 +225,7 @@ class Submitting:
                 "running",
             )
         if not job.held:
-            self._add(ev.JobHeld(command.job))
+            self._add(ev.JobHeld(command.job, command.after))
 
     def retry(self, command: cmd.Retry) -> cmd.Retried:
         """Queues it again, and with `with_dependents` those that were cancelled because of it. Raises CommandRefused.
