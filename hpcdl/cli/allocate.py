@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, say
-from hpcdl.cli.params import InputFile, Seconds
+from hpcdl.cli.params import InputFile, OneOf, Seconds
 
 SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.milp.solving has them
 
@@ -19,7 +19,7 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
 @click.command()
 @click.argument("problem", type=InputFile(allow_dash=True))
 @click.option(
-    "--solver", type=click.Choice(SOLVERS), default="exact", show_default=True,
+    "--solver", type=OneOf(SOLVERS), default="exact", show_default=True,
     help="The first three solve over numbers of nodes, the others over each node.",
 )  # fmt: skip
 @click.option(

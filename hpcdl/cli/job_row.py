@@ -4,6 +4,7 @@ Imported by nearly every command, so it imports little.
 """
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -11,12 +12,23 @@ import click
 from hpcdl.cli.output import Row, say
 from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.model.member_name import base_name
-from hpcdl.core.model.units import fold_nodes, seconds_text
+from hpcdl.core.model.units import fold_nodes, meant, seconds_text
 
 FINISHED = ("DONE", "FAILED", "CANCELLED")
 """States of a job that will not run again."""
 
 STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED", *FINISHED)
+
+
+def states_in(ctx: click.Context, texts: Iterable[str]) -> list[str]:
+    """The states of `--state queued,running`. Raises UsageError with the nearest, else with those there are."""
+    parts = [part.strip().upper() for text in texts for part in text.split(",")]
+    given = [part for part in parts if part]
+    wrong = next((part for part in given if part not in STATES), None if given else next(iter(parts), None))
+    if wrong is not None:
+        hint = meant(wrong, STATES, ", ".join(STATES), most=2, cutoff=0.7)
+        raise click.UsageError(f"jobs have no state {wrong!r}: {hint}", ctx)
+    return given
 
 
 def connect(ctx: click.Context, patience_s: float = PATIENCE_S, *, reading: bool = False) -> Client:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.job_row import FINISHED, STATES, submitted_name
+from hpcdl.cli.job_row import FINISHED, STATES, states_in, submitted_name
 from hpcdl.cli.output import Row, cut
 from hpcdl.client import Client, path_with
 from hpcdl.core.model.units import meant, ranges
@@ -223,12 +223,8 @@ def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def states_of(ctx: click.Context, param: click.Parameter | None, values: Iterable[str]) -> frozenset[str]:
-    """The states of `--state queued,running`. Raises UsageError, which lists those there are."""
-    given = [part.strip().upper() for each in values for part in each.split(",")]
-    wrong = next((each for each in given if each not in STATES), None)
-    if wrong is not None:
-        raise click.UsageError(f"jobs have no state {wrong!r}: {', '.join(STATES)}", ctx)
-    return frozenset(given)
+    """The states of `--state queued,running`. Raises UsageError."""
+    return frozenset(states_in(ctx, values))
 
 
 def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from hpcdl.cli.job_row import STATES, connect
 from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.tables import Jobs, List, columns_of, formats_of
 from hpcdl.client import FOLLOW_S, Client, DaemonAway
-from hpcdl.core.model.units import count, parse_duration
+from hpcdl.core.model.units import count, meant, parse_duration
 from hpcdl.wire.spool import FOLDER, waiting
 
 EVERY_S, LEAST_S = 2.0, 0.1
@@ -134,20 +134,20 @@ def ls(
     reported last, so they may be a monitor interval (10 s) old. ETA is measured, so it needs half a minute of training,
     except for jobs with a profile. NOTE says what there is to say besides: its place in the queue, who preempts it.
     """
-    meant = ctx.meta.get("hpcdl.ls.what")
-    if meant is not None:
+    unread = ctx.meta.get("hpcdl.ls.what")
+    if unread is not None:
         if what is not None:
-            raise click.UsageError(f"{meant!r} is no number of seconds", ctx)
-        what = meant
+            raise click.UsageError(f"{unread!r} is no number of seconds", ctx)
+        what = unread
     if all_users or homes:
         _all_users(ctx, all_users, homes, what, output, every_s, chosen)
         return
     what = what or "jobs"
     if what not in LISTS:
-        one = {"job": "hpcdl ls jobs", "node": "hpcdl ls nodes", "gpu": "hpcdl ls gpus"}
         named = f"{', '.join(LISTS)} are; jobs called so: hpcdl ls --name {shlex.quote(what[:100])}"
-        meant = f"hpcdl show {what} shows a job" if what.isdigit() else named
-        raise click.UsageError(f"{what!r} is nothing to list: {one.get(what, meant)}", ctx)
+        near = meant(what, LISTS, named, text="hpcdl ls {}".format, cutoff=0.8)
+        hint = f"hpcdl show {what} shows a job" if what.isdigit() else near
+        raise click.UsageError(f"{what!r} is nothing to list: {hint}", ctx)
     if what == "jobs":
         found: List = Jobs(ctx, **chosen)
     else:

@@ -13,7 +13,7 @@ import click
 
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs_as
-from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_file
+from hpcdl.cli.params import READERS, OneOf, OutputFile, Seconds, replace_file
 from hpcdl.client import Client, ClientError, DaemonAway
 
 _UP = {"name": "hpcdl_up", "kind": "gauge", "help": "Whether a daemon answered."}
@@ -40,7 +40,7 @@ def _labels(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     "--every", type=Seconds(1, 3600), metavar="SECONDS", help="Write FILE.prom again so often, until Ctrl-C or SIGTERM."
 )
 @click.option(
-    "--readers", type=click.Choice(list(READERS)), default="owner", show_default=True, help="Who may read FILE.prom."
+    "--readers", type=OneOf(list(READERS)), default="owner", show_default=True, help="Who may read FILE.prom."
 )
 @click.option(
     "--label", "labels", multiple=True, callback=_labels, metavar="NAME=VALUE",

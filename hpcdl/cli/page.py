@@ -11,7 +11,7 @@ import click
 
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import AS_OF, Output, escape, outputs_as
-from hpcdl.cli.params import READERS, OutputFile, Seconds, local_time, replace_file
+from hpcdl.cli.params import READERS, OneOf, OutputFile, Seconds, local_time, replace_file
 from hpcdl.client import START, Client, ClientError, path_with
 
 HOURS = 3.0
@@ -30,9 +30,7 @@ HOURS = 3.0
     "--back", "back_s", type=Seconds(300, 6 * 3600), default=HOURS * 3600, metavar="SECONDS",
     help="How far back the timeline goes.  [default: 3h]",
 )  # fmt: skip
-@click.option(
-    "--readers", type=click.Choice(list(READERS)), default="owner", show_default=True, help="Who may read FILE."
-)
+@click.option("--readers", type=OneOf(list(READERS)), default="owner", show_default=True, help="Who may read FILE.")
 @outputs_as("The name of the file only.")
 def page(ctx: click.Context, target: Path, every: float | None, back_s: float, readers: str, output: Output) -> None:
     """Write a web page of what goes on now: GPUs, their last hours, jobs, failures, notifications.

@@ -15,17 +15,26 @@ from typing import IO, Any
 
 import click
 
-from hpcdl.core.model.units import meant, parse_duration
+from hpcdl.core.model.units import meant, one_of, parse_duration
 from hpcdl.daemon.clock import WallClock
 
 
 def names_in(text: str, known: Sequence[str], option: str) -> list[str]:
     """The names in `a,b`, each once. Raises BadParameter, which lists those there are."""
     names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names or any(name not in known for name in names):
-        context = click.get_current_context()
-        raise click.BadParameter(f"{text!r}: there are {', '.join(known)}", context, param_hint=f"'{option}'")
+    wrong = next((name for name in names if name not in known), None if names else text)
+    if wrong is not None:
+        raise click.BadParameter(f"{wrong!r}: {one_of(wrong, known)}", click.get_current_context(), None, f"'{option}'")
     return names
+
+
+class OneOf(click.Choice[str]):
+    """One of a few words. Fails with the nearest, else with those there are."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """What is wrong."""
+        hint = meant(str(value), self.choices, "")
+        return f"{value!r}: {hint}" if hint else super().get_invalid_choice_message(value, ctx)
 
 
 class InputFile(click.Path):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
-from hpcdl.cli.params import REPORT, Finite, InputFile, Seconds, names_in, replace_file
+from hpcdl.cli.params import REPORT, Finite, InputFile, OneOf, Seconds, names_in, replace_file
 
 if TYPE_CHECKING:
     from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
@@ -59,7 +59,7 @@ def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | 
               help="Forward-looking time; adaptive: from the gaps between changes.")  # fmt: skip
 @click.option("--hours", type=Finite(min=0, max=87_840, min_open=True), metavar="H",
               help="The first hours of the trace.  [default: all]")  # fmt: skip
-@click.option("--accounting", type=click.Choice(("paper", "stall")), default="paper", show_default=True,
+@click.option("--accounting", type=OneOf(("paper", "stall")), default="paper", show_default=True,
               help="Rescales cost R x f(C) samples and no time; or R seconds.")  # fmt: skip
 @click.option(
     "--objective", default="efficiency", show_default=True, metavar="NAME", help="What the policy is to aim for."
@@ -97,7 +97,7 @@ def replay(ctx: click.Context, /, output: Output, **values: Any) -> None:
 
 def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tuple[ScalingModel, ...]]":
     """The replay that the options describe, and all models that there are. Raises UsageError."""
-    from hpcdl.core.model.units import parse_range
+    from hpcdl.core.model.units import one_of, parse_range
     from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.policies import all_policies
     from hpcdl.sim.replay import ReplayCase, chosen, read_models, table2
@@ -105,11 +105,10 @@ def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tu
 
     names = all_policies().names()
     if options.policy not in names:
-        raise click.BadParameter(
-            f"no policy {options.policy!r}; there are {', '.join(names)}", ctx, param_hint="'--policy'"
-        )
+        what = f"no policy {options.policy!r}; {one_of(options.policy, names)}"
+        raise click.BadParameter(what, ctx, param_hint="'--policy'")
     if options.objective not in OBJECTIVES:
-        what = f"no objective {options.objective!r}; there are {', '.join(OBJECTIVES)}"
+        what = f"no objective {options.objective!r}; {one_of(options.objective, OBJECTIVES)}"
         raise click.BadParameter(what, ctx, param_hint="'--objective'")
     if options.samples != int(options.samples):
         raise click.BadParameter(f"{options.samples:g} is not a whole number", ctx, param_hint="'--samples'")

@@ -29,7 +29,7 @@ from hpcdl.cli.output import (
     table_lines,
     width_of,
 )
-from hpcdl.cli.params import Moment, OutputFile, replace_file
+from hpcdl.cli.params import Moment, OneOf, OutputFile, replace_file
 from hpcdl.client import ApiError, Client, CopyWithoutDaemon, DaemonAway, path_with
 from hpcdl.core.model.units import seconds_text
 
@@ -52,7 +52,7 @@ _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "tag": "job"
     "--since", type=Moment(past=True), metavar="TIME", help="From then on: -7d, 18:30, 2026-05-01.  [default: all]"
 )
 @click.option("--until", type=Moment(past=True), metavar="TIME", help="Up to then.  [default: now]")
-@click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="A line for each.")
+@click.option("--by", type=OneOf(_BY), default="job", show_default=True, help="A line for each.")
 @click.option(
     "-o", "--output", "target", type=OutputFile(), metavar="FILE",
     help="Draw it as one HTML file.",

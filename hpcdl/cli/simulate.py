@@ -13,7 +13,7 @@ import click
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
 from hpcdl.cli.params import REPORT, InputFile, Seconds, replace_file
-from hpcdl.core.model.units import count, parse_memory_mib
+from hpcdl.core.model.units import count, one_of, parse_memory_mib
 
 if TYPE_CHECKING:
     from hpcdl.core.model.plan import Policies
@@ -160,7 +160,7 @@ def _names(ctx: click.Context, policies: "Policies", given: Sequence[str]) -> li
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         what = f"no policy {unknown[0]!r}" if unknown else "no policy is named"
-        raise click.BadParameter(f"{what}; there are {', '.join(known)}", ctx, param_hint="'--policy'")
+        raise click.BadParameter(f"{what}; {one_of(''.join(unknown[:1]), known)}", ctx, param_hint="'--policy'")
     return names
 
 
@@ -215,9 +215,8 @@ def _conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespa
     due = any(job.deadline_s is not None for job in workload.jobs)
     objective = options.objective or ("deadline" if due else "jct")
     if objective not in OBJECTIVES:
-        raise click.BadParameter(
-            f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", ctx, param_hint="'--objective'"
-        )
+        what = f"no objective {objective!r}; {one_of(objective, OBJECTIVES)}"
+        raise click.BadParameter(what, ctx, param_hint="'--objective'")
     try:
         return Conditions(
             seed=options.seed or 0,

@@ -13,7 +13,7 @@ import click
 
 from hpcdl.cli import completion
 from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
-from hpcdl.cli.job_row import STATES, moment_text
+from hpcdl.cli.job_row import moment_text, states_in
 from hpcdl.cli.output import AS_OF, Column, Output, Row, cells_of, say, stdout_takes, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
@@ -104,10 +104,7 @@ class Jobs(List):
             raise click.UsageError("--group has columns of its own", ctx)
         self.every = every or bool(group)
         self.grouped = bool(group)
-        given = [part.strip().upper() for each in states for part in each.split(",") if part.strip()]
-        wrong = next((each for each in given if each not in STATES), None)
-        if wrong is not None or (states and not given):
-            raise click.UsageError(f"jobs have no state {wrong or states[0]!r}: {', '.join(STATES)}", ctx)
+        given = states_in(ctx, states)
         self.filters = {"state": ",".join(given) or None, "user": user, "name": name, "tag": tag}
         self.by_metric = (self.grouped and not sort) or (sort or "").removeprefix("-").lower() == "metric"
         self.folds = not (no_fold or self.own or (sort or "").removeprefix("-").lower() in OF_ONE_MEMBER)

@@ -117,6 +117,9 @@ def test_what_the_paper_prints_is_there() -> None:
 @pytest.mark.parametrize(
     "wrong, code, told",
     [
+        (("--policy", "bftrainr"), 2, "no policy 'bftrainr'; did you mean bftrainer? (see"),
+        (("--objective", "efficency"), 2, "no objective 'efficency'; did you mean efficiency? (see"),
+        (("--model", "shufflnet"), 2, "no model 'shufflnet': did you mean ShuffleNet? (see"),
         (("--policy", "best"), 2, "no policy 'best'; there are"),
         (("--model", "GPT"), 2, "no model 'GPT': there are AlexNet"),
         (("--objective", "speed"), 2, "no objective 'speed'; there are"),

@@ -12,6 +12,7 @@ import click
 
 from hpcdl.cli.output import escape
 from hpcdl.cli.params import Finite, check_input
+from hpcdl.core.model.units import one_of
 
 if TYPE_CHECKING:
     from hpcdl.deeppool.problem import BurstProblem
@@ -34,8 +35,8 @@ def read_document(name: str) -> dict[str, Any]:
             return model_document(name)
         else:
             if not path.exists() and path.parent == Path() and not path.suffix:
-                models = ", ".join(model_names())
-                raise click.ClickException(f"there is no file {name}, and no model of that name: there are {models}")
+                near = one_of(name, model_names())
+                raise click.ClickException(f"there is no file {name}, and no model of that name: {near}")
             check_input(path)
             value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hpcdl.cli.output import Output, outputs, print_json
-from hpcdl.cli.params import replace_file
+from hpcdl.cli.params import OneOf, replace_file
 
 FRAMEWORKS = {
     "pytorch": "PyTorch",
@@ -26,7 +26,7 @@ SCRIPT, JOBS = "train.py", "jobs.yaml"
 
 
 @click.command()
-@click.argument("framework", type=click.Choice(list(FRAMEWORKS)), default=next(iter(FRAMEWORKS)))
+@click.argument("framework", type=OneOf(list(FRAMEWORKS)), default=next(iter(FRAMEWORKS)))
 @click.option("--dir", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), metavar="DIR",
               help="The folder to write them into.  [default: here]")  # fmt: skip
 @outputs

@@ -18,6 +18,7 @@ from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.job_selection import ONE_JOB
 from hpcdl.cli.output import IDS_ONLY, Output, outputs_as, print_fields, say
+from hpcdl.cli.params import OneOf
 from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request, others_folder
 from hpcdl.cli.submit.options import AFTER, job_options
 from hpcdl.cli.submit.send import send, show, tell
@@ -59,7 +60,7 @@ _PLAIN = "hpcdl.submit.plain"
 def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """The submit command of a batch system: sbatch, bsub. Raises BadParameter with those that there are."""
     names = [each.submit_name for each in systems()]
-    return None if value is None else str(click.Choice(names).convert(value, param, ctx))
+    return None if value is None else str(OneOf(names).convert(value, param, ctx))
 
 
 def _one_model(ctx: click.Context, param: click.Parameter, value: "tuple[Word, ...]") -> "Word | None":

@@ -11,7 +11,7 @@ import click
 
 from hpcdl.cli import completion
 from hpcdl.cli.job_selection import Selection, job_ids, words_of
-from hpcdl.cli.params import Finite, Seconds, moment
+from hpcdl.cli.params import Finite, OneOf, Seconds, moment
 from hpcdl.client import Client, ClientError
 from hpcdl.core.model.arrays import Array, indices_from
 from hpcdl.core.model.dependency import Condition
@@ -30,7 +30,7 @@ from hpcdl.core.model.job import (
 )
 from hpcdl.core.model.notice import check_destinations
 from hpcdl.core.model.tags import Links, check_links, check_tags
-from hpcdl.core.model.units import parse_counts, parse_memory_mib, parse_range
+from hpcdl.core.model.units import meant, parse_counts, parse_memory_mib, parse_range
 from hpcdl.daemon.clock import WallClock
 
 Gpus = tuple[int, int | None, tuple[int, ...]]
@@ -78,9 +78,8 @@ def _deadline(value: str | None) -> tuple[float | None, str | None]:
     try:
         return moment(text, WallClock(0.0).now()), None
     except (ValueError, OverflowError):
-        classes = ", ".join(ECT_CLASSES)
-        hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
-        raise ValueError(hint) from None
+        forms = f"give +2h, 18:30, 2026-05-01T08:00, or one of {', '.join(ECT_CLASSES)}"
+        raise ValueError(f"{value!r} is no deadline: {meant(text, ECT_CLASSES, forms)}") from None
 
 
 @_checked
@@ -267,7 +266,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--max-parallel", type=click.IntRange(1, 100_000), metavar="N", help="At most N jobs of the array at a time."
     ),
     click.option(
-        "--rescale", type=click.Choice((*RESCALES, "horovod")), default=None,
+        "--rescale", type=OneOf((*RESCALES, "horovod")), default=None,
         help="How it goes to other nodes; horovod: in-process, of ranks of Horovod's.  "
         "[default: torchrun with --nodes MIN:MAX, else restart]",
     ),
@@ -360,7 +359,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="In which it must checkpoint when it is suspended.",
     ),
     click.option(
-        "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
+        "--signal", type=OneOf(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
         metavar="[hpcdl|lightning|submitit|hf|SIGTERM|SIGUSR1|SIGUSR2|none]",
         help="How it is asked to checkpoint and exit.",
     ),
@@ -382,7 +381,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--trainer-library]",
     ),
     click.option(
-        "--progress", type=click.Choice(PROGRESS),
+        "--progress", type=OneOf(PROGRESS),
         help="Read the step from the progress bars of the framework that it trains with.",
     ),
     click.option(

@@ -9,6 +9,8 @@ import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hpcdl.core.model.units import one_of
+
 MOST = 8
 """Destinations that one job may name."""
 
@@ -123,7 +125,7 @@ class NoticeRules:
         check_destinations(self.destinations)
         unknown = sorted(self.kinds - set(NoticeKind))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no kind of notification; there are {', '.join(NoticeKind)}")
+            raise ValueError(f"{unknown[0]!r} is no kind of notification; {one_of(unknown[0], list(NoticeKind))}")
 
 
 def rules_of(destinations: str | None, kinds: str) -> NoticeRules:

@@ -17,7 +17,7 @@ from hpcdl.core.model.job import JobSpec, Sharing, StagePlan
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
 from hpcdl.core.model.profile import MAX_GPUS, Observations, Profile, UsualJob
 from hpcdl.core.model.sharing import agreement_refusal, memory_refusal
-from hpcdl.core.model.units import GpuRef, count, fold_nodes
+from hpcdl.core.model.units import GpuRef, count, fold_nodes, one_of
 from hpcdl.core.model.world import Job, JobState, Target
 
 
@@ -693,7 +693,7 @@ class Policies:
         """The policy of that name. Raises UnknownPolicy."""
         maker = self._makers.get(name)
         if maker is None:
-            raise UnknownPolicy(f"no policy {name!r}; there are {', '.join(self.names())}")
+            raise UnknownPolicy(f"no policy {name!r}; {one_of(name, self.names())}")
         return maker()
 
 

@@ -254,11 +254,20 @@ def meant(
     most: int = 1,
     cutoff: float = 0.6,
 ) -> str:
-    """`did you mean gpus?`, by the nearest of the known names, at most so many, as `text` has them; or `otherwise`."""
+    """`did you mean gpus?`, by the nearest of the known names, at most so many, as `text` has them; or `otherwise`.
+
+    Capitals make no difference.
+    """
     from difflib import get_close_matches  # few commands need it
 
-    near = get_close_matches(name, list(known), most, cutoff)
-    return f"did you mean {' or '.join(map(text, near))}?" if near else otherwise
+    names = {each.casefold(): each for each in known}
+    near = [text(names[each]) for each in get_close_matches(name.casefold(), names, most, cutoff)]
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def one_of(name: str, known: Sequence[str]) -> str:
+    """Which of a few words was meant; all of them where none is near."""
+    return meant(name, known, f"there are {', '.join(known)}")
 
 
 def gpu_kind(name: str) -> str:

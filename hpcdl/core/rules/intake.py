@@ -18,7 +18,7 @@ from hpcdl.core.model.events import JobsRetired
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
-from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.units import one_of, seconds_text
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention, time_limits, unfit_nodes
 from hpcdl.core.rules.endings import Rules, conclusions
@@ -193,7 +193,7 @@ class Intake:
     def _(self, command: cmd.ChooseObjective) -> None:
         if command.objective not in OBJECTIVES:
             raise CommandRefused(
-                f"no objective {command.objective!r}; there are {', '.join(OBJECTIVES)}", "unknown-objective"
+                f"no objective {command.objective!r}; {one_of(command.objective, OBJECTIVES)}", "unknown-objective"
             )
         if self.draft.world.objective != command.objective:
             self._add(ev.ObjectiveChosen(command.objective))

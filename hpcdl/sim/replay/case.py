@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hpcdl.config.layers import conf_folder
 from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.profile import MAX_NODES, Profile
+from hpcdl.core.model.units import meant
 from hpcdl.sim.readers.source import Place, read_text, rows_of
 from hpcdl.sim.workload import WorkloadError
 
@@ -114,8 +115,9 @@ def chosen(name: str, models: tuple[ScalingModel, ...]) -> tuple[ScalingModel, .
         return models
     found = tuple(model for model in models if model.name.casefold() == name.casefold())
     if not found:
-        names = ", ".join(model.name for model in models)
-        raise WorkloadError(f"no model {name!r}: there are {names}, and {ALL} for all of them in turn")
+        names = [model.name for model in models]
+        otherwise = f"there are {', '.join(names)}, and {ALL} for all of them in turn"
+        raise WorkloadError(f"no model {name!r}: {meant(name, (*names, ALL), otherwise)}")
     return found
 
 
