@@ -89,6 +89,8 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --gpus 1-4 -- true", "'1-4' is not a number or MIN:MAX: write 1:4 (see"),
         ("submit --array 1-9%2 -- true", "--max-parallel 2 in place of %2 (see"),
         ("submit --notify me@example.org -- true", "'me@example.org' is an address: write mailto:me@example.org (see"),
+        ("submit --name * -- true", "'*' means all jobs to other commands: give a name with a letter in it (see"),
+        ("submit --name ?* -- true", "'?*' means all jobs to other commands"),
         ("submit --stall 10x -- true", "'10x': give seconds, 600 or 10m, or SECONDS:restart"),
         ("cancel 1 0", "'0' is not a job's number"),
         ("events 36", "'36': one job is named by --job: hpcdl events --job 36 (see"),

@@ -24,6 +24,7 @@ from hpcdl.cli.submit.options import AFTER
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
+from hpcdl.core.model.notice import program_of
 from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
 
 if TYPE_CHECKING:  # most submits have no batch script
@@ -67,7 +68,8 @@ class JobRequest:
         spec = self.spec
         if self.like and "PATH" not in dict(spec.env):  # its own is known to the daemon
             spec = replace(spec, env=(*spec.env, ("PATH", os.environ.get("PATH", ""))))
-        return list(doubts(spec, array=self.array is not None))
+        found = list(doubts(spec, array=self.array is not None))
+        return found + list(unheard(spec) if self.own_notify or not self.like else ())
 
 
 _AS_GIVEN = (
@@ -402,6 +404,34 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
     elif not _on_path(program, env.get("PATH") or os.defpath):
         hint = f": ./{shown}, or python {shown}?" if here and _exists(folder / program) else ""
         yield f"{shown} is not a program on PATH here; the job fails where it is none either{hint}"
+
+
+def unheard(spec: JobSpec) -> Iterator[str]:
+    """Which of its notifications nobody may hear of, since their command is not on this machine."""
+    for destination in spec.notify:
+        if _is_absent(destination, Path(spec.cwd)):
+            yield (
+                f"--notify {program_of(destination)[0]}: no such program here; where the daemon's node has none "
+                "either, nobody is notified (hpcdl notifications --test tries it)"
+            )
+
+
+_SHELL_WORDS = frozenset({
+    *("case", "for", "function", "if", "select", "time", "until", "while"),
+    *("cd", "command", "eval", "exec", "exit", "export", "hash", "let", "local", "read", "readonly", "set", "shift"),
+    *("source", "trap", "type", "ulimit", "umask", "unset", "wait"),
+})  # fmt: skip
+"""What a shell runs without a program of that name."""
+
+
+def _is_absent(destination: str, folder: Path) -> bool:
+    """Whether it is a command whose program is not on this machine, as far as that can be read from it."""
+    program = "" if destination.startswith(("mailto:", "http://", "https://")) else program_of(destination)[0]
+    if not re.fullmatch(r"[\w./+-]*[\w+-]", program) or program in _SHELL_WORDS:
+        return False
+    if "/" in program:
+        return folder.is_dir() and not _exists(folder / program)
+    return not _on_path(program, os.environ.get("PATH", os.defpath))
 
 
 def _on_path(program: str, path: str) -> bool:

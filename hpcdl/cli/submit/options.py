@@ -49,6 +49,13 @@ def _checked(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Para
 
 
 @_checked
+def _name(value: str | None) -> str | None:
+    if value and not value.strip("*? "):
+        raise ValueError(f"{value!r} means all jobs to other commands: give a name with a letter in it")
+    return value
+
+
+@_checked
 def _gpus(value: str | None) -> Gpus:
     """The minimum, the maximum, and the only numbers allowed; (0, None, ()) where nothing was given."""
     if value is None:
@@ -224,7 +231,10 @@ def _regex(value: str | None) -> str | None:
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]"),
+    click.option(
+        "-n", "--name", callback=_name, metavar="NAME",
+        help="Its name in tables.  [default: the script's or program's]",
+    ),
     click.option(
         "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:|N,..",
         help="GPUs on each node; MIN: is as many as a node has, 1,2,4 only these.  [default: 1; with --profile 1:]",

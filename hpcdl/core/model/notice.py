@@ -74,10 +74,10 @@ def _check(text: str) -> None:
     elif _SCHEME.match(text):
         raise ValueError("notifications go to a command, mailto:ADDRESS, http://… or https://…")
     else:
-        _program_of(text)
+        program_of(text)
 
 
-def _program_of(command: str) -> tuple[str, bool]:
+def program_of(command: str) -> tuple[str, bool]:
     """The program that a shell command begins with, and whether more follows. Raises ValueError for open quotes.
 
     Variables that are set before it are left out: their values may be secret.
@@ -108,7 +108,7 @@ def redacted(destination: str) -> str:
         more = "/…" if found["path"] not in (None, "/") or found["user"] else ""
         return f"{scheme}://{found['host']}{port}{more}"
     try:
-        program, longer = _program_of(destination)
+        program, longer = program_of(destination)
     except ValueError:
         return "…"
     return f"{program} …".strip() if longer else program

@@ -190,6 +190,19 @@ def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path) -> N
     assert hpcdl("submit", "--sweep", "what=a,b", "--", "{what}").err == ""
 
 
+def test_a_notification_that_nobody_may_hear_of_is_said(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
+    for command, program in (("bla", "bla"), ("A=1 bla -x y | cat", "bla"), ("./none.sh {}", "./none.sh")):
+        said = f"--notify {program}: no such program here; where the daemon's node has none either, nobody is notified"
+        done = hpcdl("submit", "--notify", command, "--", "true")
+        assert (done.code, done.err.count("\n")) == (0, 1)
+        assert done.err.startswith(f"hpcdl: {said}")
+        done = hpcdl("submit", "--strict", "--notify", command, "--", "true")
+        assert (done.code, done.err.startswith(f"hpcdl: refused by --strict: {said}")) == (1, True)
+    for command in ("cat > x", "cd x; ./y", "if true; then x; fi", "~/notify", "$N x", "./train.py", "(x)", "> x"):
+        assert hpcdl("submit", "--strict", "--notify", command, "--", "true").err == "", command
+    assert hpcdl("submit", "--strict", "--notify", "mailto:me@x.org", "--notify", "http://x/y", "--", "true").err == ""
+
+
 @pytest.mark.parametrize("folder", ["train.py", "train.py/x/{index}"])
 def test_checkpoints_that_cannot_be_written(fake: FakeDaemon, hpcdl: Run, here: Path, folder: str) -> None:
     done = hpcdl("submit", "--array", "1-2", "--checkpoint-dir", folder, "true")
