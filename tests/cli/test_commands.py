@@ -47,6 +47,8 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --after 1,x -- true", "not a job's number"),
         ("submit --env 1A=3 -- true", "'1A' is no name of a variable: letters, digits and _, and no digit first"),
         ("submit --sweep lr= -- true", "'lr=' has no values: write NAME=VALUE,VALUE"),
+        ("submit --sweep lr=1,2 --sweep lr=3 -- true", "the sweep lr is given twice: write all its values after one, "),
+        ("submit --sweep 1r=1 -- true", "'1r' is no name of a sweep: a letter or _ first, then letters, digits"),
         ("submit --env NOT_SET_ANYWHERE -- true", "write NOT_SET_ANYWHERE=VALUE"),
         ("submit --env =x -- true", "has no name"),
         ("submit --json --quiet -- true", "exclude each other"),

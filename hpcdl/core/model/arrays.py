@@ -49,8 +49,11 @@ class Array:
             raise ValueError(f"at most {self.max_parallel} at a time: must be from 1 to {MOST}")
         names = [name for name, _ in self.sweep]
         for name, values in self.sweep:
-            if not _NAME.fullmatch(name) or name == INDEX or names.count(name) > 1:
-                raise ValueError(f"{name!r} is no name of a sweep: letters, digits and _, once each, and not {INDEX}")
+            if not _NAME.fullmatch(name) or name == INDEX:
+                form = f"a letter or _ first, then letters, digits, _, . and -, and not {INDEX}"
+                raise ValueError(f"{name!r} is no name of a sweep: {form}")
+            if names.count(name) > 1:
+                raise ValueError(f"the sweep {name} is given twice: write all its values after one, {name}=A,B,C")
             if not values:
                 raise ValueError(f"the sweep {name} has no values")
             if any("\0" in value or not _encodes(value) for value in values):

@@ -51,7 +51,7 @@ def test_indices_of_any_list(numbers: list[int]) -> None:
         (lambda: Array(((1, 3, 1),), max_parallel=-1), "at a time"),
         (lambda: Array(sweep=(("index", ("1",)),)), "no name of a sweep"),
         (lambda: Array(sweep=(("a b", ("1",)),)), "no name of a sweep"),
-        (lambda: Array(sweep=(("a", ("1",)), ("a", ("2",)))), "no name of a sweep"),
+        (lambda: Array(sweep=(("a", ("1",)), ("a", ("2",)))), "the sweep a is given twice"),
         (lambda: Array(sweep=(("a", ()),)), "no values"),
         (lambda: Array(sweep=(("a", ("\0",)),)), "NUL"),
     ],
