@@ -6,7 +6,7 @@ what becomes of them, is in `script.py`.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 
@@ -89,6 +89,11 @@ class IgnoredOption:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.said} {self.how}: {self.why}"
+
+    @property
+    def objection(self) -> str:
+        """Why a job with it is left to the batch system, which ignores nothing."""
+        return str(replace(self, how="would be ignored") if self.how == IGNORED else self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,8 +387,10 @@ def read_file(word: str) -> bytes:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise NotForHpcdl(f"{word} is no file")
             content = file.read(LIMIT + 1)
+    except FileNotFoundError:
+        raise NotForHpcdl(f"there is no script {word} here") from None
     except (OSError, ValueError) as error:
-        raise NotForHpcdl(f"{word}: {error}") from None
+        raise NotForHpcdl(f"{word}: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > LIMIT:
         raise NotForHpcdl(f"{word} is too large")
     return content

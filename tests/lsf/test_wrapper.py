@@ -37,4 +37,4 @@ def test_ids_of_two_worlds(lsf_cluster: LsfCluster, tmp_path: Path) -> None:
     assert f"hpcdl and LSF both know job {both}" in refused[1].stderr
     assert waits.stdout == "Job <3> is submitted to queue <hpcdl>.\n"
     assert [body["jobs"][0]["after"] for method, _, body in fake.requests if method == "POST"] == [[ours]]
-    assert "bsub takes this job: " in theirs.stderr  # an id that hpcdl does not know is LSF's affair
+    assert "/bsub: " in theirs.stderr  # an id that hpcdl does not know is LSF's affair

@@ -176,7 +176,7 @@ def submit(
         if like is not None:
             from hpcdl.cli.submit import drop_in
 
-            drop_in.tell(batch, int(answer["jobs"][0]["id"]))
+            drop_in.tell(batch, int(answer["jobs"][0]["id"]), doubts)
             return
         for each in batch.asked.ignored:
             say(str(each))

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -58,10 +58,10 @@ def batch_of(
     for each in batch.asked.ignored:
         if each.doubt:
             if not each.needs:
-                raise NotForHpcdl(str(each))
+                raise NotForHpcdl(each.objection)
             if not features.met(each.needs, nodes()):
                 unlike = f"{each.where}: {each.said}: not every node of hpcdl is so"
-                raise NotForHpcdl(unlike if each.how == IGNORED else str(each))
+                raise NotForHpcdl(unlike if each.how == IGNORED else each.objection)
             met.append(each)
     left = tuple(each for each in batch.asked.ignored if each not in met)
     return replace(batch, asked=replace(batch.asked, ignored=left))
@@ -96,10 +96,10 @@ def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home
     if found is not None:
         dependencies.guard(home, name, found, why, other)
     if other is None:
-        say(f"not for hpcdl: {why}: {name} takes it")
+        say(f"this job is left to {name}: {why}")
         raise click.exceptions.Exit(NOT_OURS)
     if os.environ.get("HPCDL_WRAPPED", ":1").endswith(":1"):  # else it was said
-        note(f"{other} takes this job: {why}")
+        note(f"this job is left to {other}: {why}")
     sys.stdout.flush()
     os.execv(other, [other, *words])
 
@@ -123,8 +123,10 @@ def _script(name: str, words: tuple[str, ...]) -> bytes:
         return b""
 
 
-def tell(batch: BatchScript, number: int) -> None:
-    """Answer in the batch system's words on stdout, for scripts that read the id; say on stderr where the job went."""
+def tell(batch: BatchScript, number: int, doubts: Iterable[str]) -> None:
+    """Answer in the batch system's words on stdout, for scripts that read the id; say on stderr where the job went, and
+    what may go wrong with it.
+    """
     click.echo(batch.command.answer(number, batch.asked))
     without = ", ".join(dict.fromkeys(each.said for each in batch.asked.ignored))
     note(
@@ -132,3 +134,5 @@ def tell(batch: BatchScript, number: int) -> None:
         + (f", without {without}" if without else "")
         + " (HPCDL_BYPASS=1: the batch system's)"
     )
+    for doubt in doubts:
+        note(doubt)

@@ -124,7 +124,7 @@ def test_the_batch_system_gets_it_as_it_is(
     done = place.run(name, *words, stdin="left alone\n")
     assert (done.code, done.out) == (3, f"real {place.real / name}\n"), why
     said, theirs = done.err.splitlines()
-    assert said.startswith(f"hpcdl: {place.real / name} takes this job: "), why
+    assert said.startswith(f"hpcdl: this job is left to {place.real / name}: "), why
     assert theirs == "to stderr"
     assert place.run(name, *words, stdin="left alone\n", HPCDL_QUIET="1").err == "to stderr\n"
     assert place.got() == (words, "left alone\n")
@@ -152,21 +152,20 @@ def test_without_a_daemon_all_goes_to_the_batch_system(fake: FakeDaemon, place: 
     fake.kill()  # as after a crash: its access file stays
     done = place.run(name, stdin=script)
     assert (done.code, done.err.count("\n")) == (3, 2)
-    assert f"takes this job: no daemon is running for {place.home} (nothing listens on " in done.err
+    left = f"hpcdl: this job is left to {place.real / name}: "
+    assert done.err.startswith(f"{left}no daemon is running for {place.home} (nothing listens on ")
     assert place.got() == ([], script)
     path = place.path
     place.path = [str(WRAPPERS), str(place.real), str(place.system)]  # not even an hpcdl
     done = place.run(name, stdin=script)
     assert (done.code, done.err) == (
-        3, f"hpcdl: {place.real / name} takes this job: there is no hpcdl in PATH\nto stderr\n"
+        3, f"{left}there is no hpcdl in PATH\nto stderr\n"
     )  # fmt: skip
     assert place.got() == ([], script)
     (place.home / "access.json").unlink()
     place.path = path
     done = place.run(name, stdin=script)
-    assert done.err == (
-        f"hpcdl: {place.real / name} takes this job: no daemon of hpcdl has run for {place.home}\nto stderr\n"
-    )
+    assert done.err == f"{left}no daemon of hpcdl has run for {place.home}\nto stderr\n"
     assert place.run(name, stdin=script, HPCDL_QUIET="1").err == "to stderr\n"
     assert place.got() == ([], script)
     assert not (place.home / "spool").exists()
@@ -197,7 +196,7 @@ def test_what_no_node_could_run_is_the_batch_systems(
     fake.answers["/v1/jobs"] = (409, json.dumps(refusal).encode())
     done = place.run("sbatch", option, "train.sh")
     assert done.code == 3
-    assert done.err == f"hpcdl: {place.real / 'sbatch'} takes this job: {why}\nto stderr\n"
+    assert done.err == f"hpcdl: this job is left to {place.real / 'sbatch'}: {why}\nto stderr\n"
     assert place.got() == ([option, "train.sh"], "")
     assert [body["strict"] for method, path, body in fake.requests if method == "POST"] == [True]
 
@@ -250,6 +249,40 @@ def test_variables_of_sbatch_that_ask_for_more(fake: FakeDaemon, place: Place) -
     assert place.run("sbatch", "train.sh", SBATCH_CONSTRAINT="a100").code == 3
 
 
+@pytest.mark.parametrize(
+    "name, words, why",
+    [
+        ("sbatch", ["--gres=gpu:1", "--mail-type=END", "missing.sh"], "there is no script missing.sh here"),
+        ("sbatch", ["--gres=gpu:1", "."], ".: Is a directory"),
+        (
+            "sbatch",
+            ["--begin=now+1h", "train.sh"],
+            "the command line: --begin=now+1h would be ignored: hpcdl starts it when there are GPUs",
+        ),
+        (
+            "bsub",
+            ["-gpu", "num=1", "-foo", "3", "x"],
+            "the command line: -foo 3 would be ignored: hpcdl does not know it",
+        ),
+    ],
+)
+def test_one_true_reason_for_a_job_that_is_left_to_the_batch_system(
+    fake: FakeDaemon, place: Place, name: str, words: list[str], why: str
+) -> None:
+    place.script(SLURM)
+    assert place.run(name, *words).err == f"hpcdl: this job is left to {place.real / name}: {why}\nto stderr\n"
+    assert place.got() == (words, "")
+
+
+def test_a_command_of_bsub_that_is_not_here_is_said(fake: FakeDaemon, place: Place) -> None:
+    done = place.run("bsub", "-gpu", "num=1", "-u", "me", "./missing.sh")
+    assert (done.code, done.out) == (0, "Job <1> is submitted to queue <hpcdl>.\n")
+    assert done.err.splitlines() == [
+        "hpcdl: job 1 is hpcdl's, without -u me (HPCDL_BYPASS=1: the batch system's)",
+        "hpcdl: ./missing.sh is not there: the job fails where it is not there either",
+    ]
+
+
 def test_it_never_calls_itself(fake: FakeDaemon, place: Place) -> None:
     shutil.copy(WRAPPERS / "sbatch", place.ours / "sbatch")  # another copy, and a link
     place.script("#!/bin/sh\n", "cpu.sh")
@@ -262,7 +295,7 @@ def test_it_never_calls_itself(fake: FakeDaemon, place: Place) -> None:
         done = place.run("sbatch", "cpu.sh")
         assert done.code == 1
         assert done.err == (
-            f"hpcdl: {place.real / 'sbatch'} takes this job: it asks for no GPU\n"
+            f"hpcdl: this job is left to {place.real / 'sbatch'}: it asks for no GPU\n"
             f"hpcdl: {place.real / 'sbatch'} calls sbatch, which is this file again: "
             "have it call the batch system's by its full path\n"
         )
@@ -275,7 +308,7 @@ def test_a_wrapper_without_a_batch_system(fake: FakeDaemon, place: Place) -> Non
     assert place.run("sbatch", "train.sh").out == "Submitted batch job 1\n"
     done = place.run("sbatch", "cpu.sh")
     assert (done.code, done.out) == (75, "")
-    assert done.err == "hpcdl: not for hpcdl: it asks for no GPU: sbatch takes it\n"
+    assert done.err == "hpcdl: this job is left to sbatch: it asks for no GPU\n"
     fake.kill()
     (place.home / "access.json").unlink()
     done = place.run("sbatch", "train.sh")
