@@ -194,7 +194,9 @@ def _gpus_text(row: Row) -> str:
 _ASKED = ("gpus", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
 _JOBS: dict[str, ColumnSpec] = {
-    "id": ColumnSpec(Column("ID", lambda row: str(row["id"]), right=True), ("id",), lambda row: row["id"], str),
+    "id": ColumnSpec(
+        Column("ID", lambda row: str(row["id"]), right=True, ids=True), ("id",), lambda row: row["id"], str
+    ),
     "name": ColumnSpec(
         Column("NAME", lambda row: row.get("name", ""), shrinks=True), ("name",), lambda row: row.get("name"), str
     ),

@@ -92,7 +92,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 
 SWEEP_COLUMNS: tuple[ColumnSpec, ...] = (
-    plain("ID", "ids", right=True),
+    plain("ID", "ids", right=True, ids=True),
     spec("NAME", lambda row: row["name"], "name", shrinks=True),
     plain("JOBS", "counts"),
     plain("BEST", "best_id", right=True),

@@ -5,6 +5,7 @@ Rows are the plain JSON objects that the API answers with; what is printed of th
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ AS_OF = "as_of"
 """In JSON, and in the context's meta: when the last event was recorded, where no daemon answered."""
 
 _LEAST = 8  # columns: a cell that may shrink keeps this many
+_IDS = 9  # columns: ids keep this many, `1000-1999`
 _GAP = "  "
 _COLOURS = {
     "RUNNING": "32",
@@ -53,13 +55,17 @@ class Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its title and the text of a row's cell. `shrinks`: may be cut to the terminal's width."""
+    """A column of a table: its title and the text of a row's cell. `shrinks`: may be cut to the terminal's width.
+
+    `ids`: of many numbers, `1-4,6-7,9-11`, only the first and the last are shown where the terminal is too narrow.
+    """
 
     title: str
     cell: Callable[[Row], str]
     right: bool = False
     shrinks: bool = False
     coloured: bool = False
+    ids: bool = False
 
 
 def value_column(title: str, key: str, text: Callable[[Any], str] = str, **more: bool) -> Column:
@@ -246,6 +252,11 @@ def paint(state: str, text: str) -> str:
 
 def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    for index, column in enumerate(columns):  # before any name
+        if over > 0 and column.ids and widths[index] > _IDS:
+            less = min(over, widths[index] - _IDS)
+            widths[index] -= less
+            over -= less
     for index in reversed(range(len(columns))):
         if over > 0 and columns[index].shrinks:
             less = min(over, max(0, widths[index] - max(_LEAST, len(columns[index].title))))
@@ -254,7 +265,8 @@ def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
 
 
 def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:
-    shown = shortened(text, width) if column.shrinks else cut(text, width)
+    fit = first_and_last if column.ids else shortened if column.shrinks else cut
+    shown = fit(text, width)
     space = " " * (width - width_of(shown))
     code = _COLOURS.get(text.rpartition(" ")[2]) if colour and column.coloured else None
     painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
@@ -268,6 +280,14 @@ def cut(text: str, width: int) -> str:
     while text and width_of(text) > width - 1:
         text = text[:-1]
     return text + "…"
+
+
+def first_and_last(ids: str, width: int) -> str:
+    """The numbers in at most `width` columns: where that is too narrow for all, `1…11`."""
+    if width_of(ids) <= width:
+        return ids
+    numbers = re.findall(r"\d+", ids)
+    return cut(f"{numbers[0]}…{numbers[-1]}" if len(numbers) > 2 else ids, width)
 
 
 def shortened(name: str, width: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from hpcdl.cli.columns import JOBS, folded
 from hpcdl.cli.job_table import noted_lines, summary
-from hpcdl.cli.output import cells_of, shortened
+from hpcdl.cli.output import cells_of, shortened, table_lines
 from hpcdl.core.model.units import short_seconds_text
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
@@ -41,6 +41,23 @@ def test_a_note_stands_where_a_job_has_nothing_else_to_show() -> None:
         "larger",
     ], "whole, below its row"
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_many_ids_of_an_array_leave_names_their_room() -> None:
+    rows = [
+        {**row(1, name="resnet-sweep[1-9,lr=0.1..0.001]", state="DONE", started_at=1.0, finished_at=90_000.0),
+         "id": "1-4,6-7,9-11,13-15,17,21-40", "jobs": 30},
+        row(1204, name="convnext-finetune-imagenet", state="SUSPENDING", gpus=4, gpus_max=8, started_at=1.0,
+            finished_at=90_000.0, step=123456, total=9999999, metric=1e-7, eta_s=1e6),
+        {**row(5, name="short"), "id": "1000-1999", "jobs": 1000},
+    ]  # fmt: skip
+    title, first, second, third = lines_of(*rows)
+    assert [line.split()[0] for line in (first, second, third)] == ["1…40", "1204", "1000-1999"]
+    assert title.index("STATE") - title.index("NAME") - 2 == 14, "all that there is"
+    assert max(map(len, (title, first, second, third))) <= 80
+    assert lines_of(*rows, width=200)[1].split()[0] == "1-4,6-7,9-11,13-15,17,21-40"
+    columns = [JOBS.columns[name].column for name in JOBS.formats["default"]]
+    assert "1-4,6-7,9-11,13-15,17,21-40" in table_lines(columns, cells_of(columns, rows))[1], "in a pipe all"
 
 
 @pytest.mark.parametrize("width", [40, 80, 132])
