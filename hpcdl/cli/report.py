@@ -217,6 +217,7 @@ def _span_text(found: "Account") -> str:
 
 
 def _print(found: "Account") -> None:
+    from hpcdl.core.model.incarnation import Purpose
     from hpcdl.report.account import NAMES
     from hpcdl.report.stacked import hours, label
 
@@ -244,9 +245,10 @@ def _print(found: "Account") -> None:
     if width:
         print("  ".join(f"{_drawn(_MARKS[name])} {name}" for name in NAMES))
     print(f"{found.gpus} GPUs, {_span_text(found)}")
-    for what, counted in (("suspends", found.suspends), ("ends", found.ends)):
+    suspends = {Purpose(purpose).words: number for purpose, number in found.suspends.items()}
+    for what, counted in (("suspends", suspends), ("ends", found.ends)):
         if counted:
-            print(f"{what}: {', '.join(f'{number} {cause}' for cause, number in counted.items())}")
+            print(f"{what}: {', '.join(f'{number} {why}' for why, number in counted.items())}")
 
 
 def _share(name: str) -> Callable[[Any], str]:

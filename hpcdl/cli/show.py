@@ -150,7 +150,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
                 Column("NODES", lambda each: fold_nodes(each.get("nodes") or ()) or "-", shrinks=True),
                 Column("STARTED", lambda each: moment_text(each.get("started_at")) or "-"),
                 Column("TRAINS SINCE", lambda each: moment_text(each.get("ready_at")) or "-"),
-                Column("SUSPENDED FOR", lambda each: _known(each.get("purpose"))),
+                Column("SUSPENDED", _suspended_text),
             ),
             incarnations,
         )
@@ -255,8 +255,11 @@ def _drill(found: Row | None) -> str:
     return f"{verdict}{grace} ({moment_text(found.get('at'))})"
 
 
-def _known(value: object) -> str:
-    return "-" if value is None else str(value)
+def _suspended_text(attempt: Row) -> str:
+    """Why it is being suspended."""
+    from hpcdl.core.model.incarnation import Purpose
+
+    return Purpose(attempt["purpose"]).words if attempt.get("purpose") else "-"
 
 
 def why_lines(answer: Row) -> list[str]:

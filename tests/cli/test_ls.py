@@ -72,6 +72,16 @@ def test_show_has_the_attempts_of_a_job(jobs: FakeDaemon, hpcdl: Run) -> None:
     assert done.err == "hpcdl: 5 earlier attempts: --json has all\n"
 
 
+def test_show_says_in_the_users_words_why_a_job_is_being_suspended(jobs: FakeDaemon, hpcdl: Run) -> None:
+    going = {"number": 1, "state": "SAVING", "nodes": ["n1"], "purpose": "hold"}
+    jobs.answers["/v1/jobs/1"] = (200, json.dumps({"schema": 1, "job": {**row(1), "incarnations": [going]}}).encode())
+    lines = hpcdl("show", 1).out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("ATTEMPT"))
+    title, line = lines[at : at + 2]
+    assert re.split("  +", title) == ["ATTEMPT", "STATE", "NODES", "STARTED", "TRAINS SINCE", "SUSPENDED"]
+    assert re.split("  +", line.strip()) == ["1", "SAVING", "n1", "-", "-", "by its user"]
+
+
 def test_show(jobs: FakeDaemon, hpcdl: Run) -> None:
     logs = jobs.home / "logs" / "1"
     logs.mkdir(parents=True)

@@ -2,11 +2,14 @@
 
 import re
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from hpcdl.core.model.events import SuspendRequested
+from hpcdl.core.model.incarnation import Purpose
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.report.account import NAMES
 from tests.cli.conftest import Run
@@ -41,6 +44,26 @@ def test_of_a_ledger_without_a_daemon(ledger: Path, hpcdl: Run) -> None:
     assert [row["key"] for row in days] == ["2026-03-01", "2026-03-02"]
     assert days[0]["available_gpu_h"] == pytest.approx(6 * 120 / 3600)
     assert not list(ledger.glob("lease.*"))
+
+
+@pytest.mark.parametrize(
+    "purpose, said",
+    [
+        (Purpose.RESCALE, "to go on with other GPUs"),
+        (Purpose.PREEMPT, "for other jobs"),
+        (Purpose.HOLD, "by its user"),
+        (Purpose.STOP, "since the daemon stopped"),
+    ],
+)
+def test_a_suspend_is_told_in_the_users_words(home: Path, hpcdl: Run, purpose: Purpose, said: str) -> None:
+    home.mkdir(mode=0o700)
+    with SqliteJournal(home / "ledger.sqlite") as journal:
+        journal.append(
+            (at, replace(event, purpose=purpose) if isinstance(event, SuspendRequested) else event)
+            for at, event in set_three(BEGIN)
+        )
+    assert f"\nsuspends: 1 {said}\n" in hpcdl("report").out
+    assert hpcdl("report", "--json").value["suspends"] == {purpose.value: 1}
 
 
 def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:

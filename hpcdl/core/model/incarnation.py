@@ -41,6 +41,19 @@ class Purpose(StrEnum):
     HOLD = "hold"
     STOP = "stop"
 
+    @property
+    def words(self) -> str:
+        """As people read it behind `suspended`."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Purpose.RESCALE: "to go on with other GPUs",
+    Purpose.PREEMPT: "for other jobs",
+    Purpose.HOLD: "by its user",
+    Purpose.STOP: "since the daemon stopped",
+}
+
 
 class Role(StrEnum):
     """PRIMARY: its best number of GPUs; SECONDARY: what was left (MARBLE); BACKGROUND: shares GPUs (DeepPool)."""

@@ -28,12 +28,6 @@ _NEXT = {
     Cause.WALLTIME: "hpcdl retry {id} runs it again",
 }
 _LASTING = "hpcdl logs {id} shows what it printed; once the reason is mended, hpcdl retry {id} runs it again"
-_FOR = {
-    Purpose.RESCALE: "to go on with other GPUs",
-    Purpose.PREEMPT: "for other jobs",
-    Purpose.HOLD: "by its user",
-    Purpose.STOP: "since the daemon stopped",
-}
 
 
 @dataclass(slots=True)
@@ -149,8 +143,8 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         lines.append(f"saved {count(past.saves, 'time')}, which took {seconds_text(past.save_s)} in all")
     if past.suspends:
         often = sorted(past.suspends.items(), key=lambda each: -each[1])
-        words = _FOR if job.drill is None else _FOR | {Purpose.PREEMPT: "for other jobs or a preemption test"}
-        told = ", ".join(f"{number} {words[purpose]}" for purpose, number in often)
+        words = {} if job.drill is None else {Purpose.PREEMPT: "for other jobs or a preemption test"}
+        told = ", ".join(f"{number} {words.get(purpose, purpose.words)}" for purpose, number in often)
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
     if past.lost_gpu_s > 0:
         steps = f"{count(past.lost_steps, 'step')}, " if past.lost_steps else ""
