@@ -135,8 +135,21 @@ def not_finite_since(divergences: Mapping[str, Divergence]) -> dict[str, int]:
 
 
 def not_finite_text(since: Mapping[str, int]) -> str:
-    """The same in words; "" where all are finite."""
-    return "; ".join(f"{name} is not finite since about step {step}" for name, step in since.items())
+    """The same in words, once for those of one step; "" where all are finite."""
+    names: dict[int, list[str]] = {}
+    for name, step in since.items():
+        names.setdefault(step, []).append(name)
+    return "; ".join(
+        f"{_listed(each)} {'is' if len(each) == 1 else 'are'} not finite since about step {step}"
+        for step, each in names.items()
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`metric and loss`, `a, b and 5 more`."""
+    last = names[-1] if len(names) <= 3 else f"{len(names) - 2} more"
+    first = names[:-1] if len(names) <= 3 else names[:2]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 USE = {

@@ -52,6 +52,22 @@ def test_the_note_outlives_the_job() -> None:
     assert failed["note"].removesuffix(f"; {said}") == row(job(BEFORE, JobState.FAILED, "train.py: user error"))["note"]
 
 
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ({"metric": 51, "loss": 51}, "metric and loss are not finite since about step 51"),
+        ({"a": 51, "b": 51, "c": 51}, "a, b and c are not finite since about step 51"),
+        (dict.fromkeys("abcde", 7), "a, b and 3 more are not finite since about step 7"),
+        (
+            {"loss": 51, "metric": 60, "val_loss": 51},
+            "loss and val_loss are not finite since about step 51; metric is not finite since about step 60",
+        ),
+    ],
+)
+def test_the_note_says_it_once_of_all_that_diverged_at_a_step(since: dict[str, int], said: str) -> None:
+    assert row(job(BEFORE), **since)["note"] == said
+
+
 def test_a_kept_row_is_made_again_when_the_loss_diverges() -> None:
     """The last heartbeat may come after the end, and after somebody looked."""
     done, listed, query = job(BEFORE), JobList(), JobQuery.of({"all": "1", "fields": "id,metric,note"})
