@@ -13,7 +13,7 @@ from statistics import fmean
 
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.profile import UsualJob
-from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.units import SHORTEST_S, count, seconds_text, took_text
 from hpcdl.core.model.world import Job, JobState, World
 
 MOST = 2_000
@@ -109,9 +109,11 @@ class Learnt:
     spread: float
 
     def text(self, of: str) -> str:
-        """`24 s (18 s to 41 s, 5 starts of train.py)`; `of`: what was counted, in the singular."""
-        band = f"{seconds_text(self.low)} to {seconds_text(self.high)}, " if self.times > 1 else ""
-        return f"{seconds_text(self.mean)} ({band}{count(self.times, of)} of {self.whose})"
+        """`about 24 s (18 s to 41 s, 5 starts of train.py)`; `of`: what was counted, in the singular."""
+        about = "about " if self.mean >= SHORTEST_S else ""
+        low = f"{seconds_text(self.low)} to" if self.low >= SHORTEST_S else "up to"
+        band = f"{low} {seconds_text(self.high)}, " if self.times > 1 and self.high >= SHORTEST_S else ""
+        return f"{about}{took_text(self.mean)} ({band}{count(self.times, of)} of {self.whose})"
 
     @property
     def whose(self) -> str:

@@ -240,6 +240,15 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
+SHORTEST_S = 0.05
+"""What is shorter is `0.0 s`."""
+
+
+def took_text(seconds: float) -> str:
+    """The same of what took some time, if little: `under 0.1 s`."""
+    return seconds_text(seconds) if seconds >= SHORTEST_S else "under 0.1 s"
+
+
 def count(number: int, noun: str) -> str:
     """`1 GPU`, `2 GPUs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -8,9 +8,9 @@ from hpcdl.core.model.world import Job, World
 from hpcdl.daemon.api.rows import Json
 
 LINES = (
-    ("start", "starts take about", "start"),
-    ("save", "saves take about", "job"),
-    ("length", "on one GPU a whole job trains for about", "job"),
+    ("start", "starts take", "start"),
+    ("save", "saves take", "job"),
+    ("length", "on one GPU a whole job trains for", "job"),
 )
 """Field of `Sample`, how its line begins, and what it counts."""
 

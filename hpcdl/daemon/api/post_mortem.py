@@ -13,7 +13,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.notice import POISON
-from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.units import count, seconds_text, took_text
 from hpcdl.core.model.world import Job, JobState
 from hpcdl.report.account import story_of
 from hpcdl.report.attempts import attempts_of
@@ -134,13 +134,13 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         took = "" if job.finished_at is None else f" of {seconds_text(job.finished_at - job.submitted_at)}"
         lines.append(
             f"waited {seconds_text(past.waited_s)}{took} for GPUs; started {count(past.starts, 'time')}, which took "
-            f"{seconds_text(past.started_s)}; trained {seconds_text(past.trained_s)}"
+            f"{took_text(past.started_s)}; trained {seconds_text(past.trained_s)}"
         )
         lines.append(f"held {_hours(job.held_gpu_s)}")
     else:
         lines.append(f"never ran; waited {seconds_text(past.waited_s)}")
     if past.saves:
-        lines.append(f"saved {count(past.saves, 'time')}, which took {seconds_text(past.save_s)} in all")
+        lines.append(f"saved {count(past.saves, 'time')}, which took {took_text(past.save_s)} in all")
     if past.suspends:
         often = sorted(past.suspends.items(), key=lambda each: -each[1])
         words = {} if job.drill is None else {Purpose.PREEMPT: "for other jobs or a preemption test"}
@@ -148,7 +148,7 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
     if past.lost_gpu_s > 0:
         steps = f"{count(past.lost_steps, 'step')}, " if past.lost_steps else ""
-        trained = f"{seconds_text(past.lost_s)} of training, " if past.lost_s > 0 else ""
+        trained = f"{took_text(past.lost_s)} of training, " if past.lost_s > 0 else ""
         lines.append(f"lost {steps}{trained}{_hours(past.lost_gpu_s)}, to ends without a new checkpoint")
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
         poisoned = job.last.detail.startswith(POISON) and job.last.cause is Cause.INFRASTRUCTURE

@@ -78,7 +78,7 @@ def test_the_spread_is_what_was_seen_and_of_one_job_the_doubt_of_its_group() -> 
     found = alike.learnt(groups_of(spec()), "start")
     assert found is not None
     assert (found.low, found.high, found.times) == (18, 41, 3)
-    assert found.text("start") == "28 s (18 s to 41 s, 3 starts of a name by train.py)"
+    assert found.text("start") == "about 28 s (18 s to 41 s, 3 starts of a name by train.py)"
     assert 0.25 < found.spread < 0.6
     alone = learnt(world_of(done(1, spec(), 24.0)))
     same, user = alone.learnt(groups_of(spec()), "start"), alone.learnt(groups_of(spec("new.py")), "start")

@@ -1,5 +1,7 @@
 """What `hpcdl why` says of earlier jobs."""
 
+import pytest
+
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import Job, MeasuredCosts, World
 from hpcdl.daemon.api.learnt import learnt_of
@@ -18,6 +20,21 @@ def test_it_says_what_starts_and_saves_of_such_jobs_took() -> None:
     }  # fmt: skip
     assert 0.0 < found["start"]["spread"] < 1.0
     assert found["length"] is None
+
+
+@pytest.mark.parametrize(
+    ("saves", "said"),
+    [
+        ((0.003,), "saves take under 0.1 s (1 job of train.py)"),
+        ((0.003, 0.049), "saves take under 0.1 s (2 jobs of train.py)"),
+        ((0.003, 0.25), "saves take about 0.1 s (up to 0.2 s, 2 jobs of train.py)"),
+        ((0.06, 0.25), "saves take about 0.2 s (0.1 s to 0.2 s, 2 jobs of train.py)"),
+    ],
+)
+def test_what_takes_hardly_any_time_is_no_0_0_s(saves: tuple[float, ...], said: str) -> None:
+    jobs = [Job(number, SPEC, 1.0, costs=MeasuredCosts(None, took)) for number, took in enumerate(saves, 1)]
+    world = World(jobs={job.id: job for job in jobs}, active={job.id: None for job in jobs}, next_job=9)
+    assert learnt_of(world, Job(9, SPEC, 2.0))[0] == [said]
 
 
 def test_it_says_nothing_where_nothing_is_known() -> None:
