@@ -49,15 +49,31 @@ WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
 class DeadlineEstimate:
     """Whether a deadline will be met: `probability` that it is, from `low` to `high` by how long the job may be;
     `ends_at`: when it would be done if nothing else came, None: not in sight; `helps`: what would make it likelier, in
-    words; `text`: all of it in one line; `basis`: of whose jobs its length is known, "" where it is its own."""
+    words; `basis`: of whose jobs its length is known, "" where it is its own; `needs_s`: what it needs at least."""
 
+    deadline: float
     probability: float
     ends_at: float | None
     helps: tuple[str, ...]
-    text: str
     low: float
     high: float
-    basis: str = ""
+    basis: str
+    needs_s: float
+
+    def lines(self, now: float, under: str = "") -> list[str]:
+        """All of it in short lines. `under`: where it is only so under something else than there is, what that is."""
+        clock = TimeOfDay(now)
+        due = f"deadline {clock.text(self.deadline)}"
+        helps = "; ".join(self.helps)
+        if self.probability == 0.0:
+            first = f"{due} cannot be met: needs {seconds_text(self.needs_s)} at least"
+            return [first, f"{under and f'{under}: '}{helps}"] if helps else [first]
+        low, high = _percent(self.low), _percent(self.high)
+        more = [f"{low} to {high} by how long it may be ({self.basis})"] if self.basis and low != high else []
+        if self.ends_at is not None:
+            more.append(f"if nothing else comes, it is done by {clock.text(self.ends_at)}")
+        first = f"{due}: {_percent(self.probability)} likely {under or 'to be met'}"
+        return [each for each in (first, "; ".join(more), helps) if each]
 
 
 def estimate_deadline(view: View, job: JobView, measured: float | None = None) -> DeadlineEstimate | None:
@@ -75,17 +91,7 @@ def estimate_deadline(view: View, job: JobView, measured: float | None = None) -
     helps = tuple(_helps(view, job, chance, clock, measured)) if chance < LIKELY else ()
     ends_at = view.now + rolled.ends_s if math.isfinite(rolled.ends_s) else None
     low, high = (_chance_at(view, job, scaled(rolled, doubt(job) * sign)) for sign in (Z, -Z))
-    basis = _basis(job)
-    text = f"meets its deadline at {clock.text(job.deadline)} with a probability of {_percent(chance)}"
-    if basis:
-        text += f" ({_percent(low)} to {_percent(high)} by how long it may be: {basis})"
-    if chance == 0.0:
-        text = (
-            f"cannot meet its deadline at {clock.text(job.deadline)}: needs {seconds_text(rolled.fastest_s)} at least"
-        )
-    elif ends_at is not None:
-        text += f"; if nothing else comes, it is done by {clock.text(ends_at)}"
-    return DeadlineEstimate(chance, ends_at, helps, "; ".join((text, *helps)), low, high, basis)
+    return DeadlineEstimate(job.deadline, chance, ends_at, helps, low, high, _basis(job), rolled.fastest_s)
 
 
 def _basis(job: JobView) -> str:

@@ -110,3 +110,9 @@ def end_text(row: Row) -> str:
     shown = f" (exit code {code})" if row.get("state") == "FAILED" and code is not None else ""
     tail = f": {row['detail']}" if row.get("state") == "FAILED" and row.get("detail") else ""
     return f"job {row['id']} {row['state']}{shown}: {row.get('name', '')}{tail}"
+
+
+def forecast_lines(row: Row) -> list[str]:
+    """How likely a job's deadline is met, in short lines; none where it has none."""
+    found = row.get("forecast") or {}
+    return list(found.get("lines") or filter(None, [found.get("text")]))

@@ -15,6 +15,7 @@ from hpcdl.cli.job_row import (
     asked_text,
     connect,
     duration_text,
+    forecast_lines,
     moment_text,
     placement_text,
     step_text,
@@ -265,7 +266,7 @@ def _suspended_text(attempt: Row) -> str:
 def why_lines(answer: Row) -> list[str]:
     """The job with its state, and a line for each detail of why it is there."""
     reason = f": {answer['reason']}" if answer.get("reason") else ""
-    details = [*(answer.get("details") or ()), (answer.get("forecast") or {}).get("text")]
+    details = [*(answer.get("details") or ()), *forecast_lines(answer)]
     return [f"job {answer['job']}  {answer['state']}{reason}", *(str(each) for each in details if each)]
 
 

@@ -1,6 +1,7 @@
 """What is estimated of a job with a deadline, and what would help it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,15 +29,21 @@ def test_an_empty_cluster_and_time_enough() -> None:
     assert found.probability > 0.95
     assert found.ends_at == 1030.0
     assert found.helps == ()
-    assert "meets its deadline at " in found.text
+    due, ends = (datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M") for at in (5000.0, 1030.0))
+    assert found.lines(0.0) == [
+        f"deadline {due}: 99 % likely to be met",
+        f"if nothing else comes, it is done by {ends}",
+    ]
+    assert found.lines(0.0, "under x")[0] == f"deadline {due}: 99 % likely under x"
 
 
 def test_no_number_of_gpus_is_enough() -> None:
     found = estimate_deadline(due_view(), due_job(1, 9000, 3000.0))
     assert found is not None
     assert found.probability == 0.0
-    assert "cannot meet its deadline" in found.text
-    assert "needs 1 h 00 min at least" in found.text
+    first, helps = found.lines(0.0, "under x")
+    assert first.endswith(" cannot be met: needs 1 h 00 min at least"), "whatever is chosen"
+    assert helps == f"under x: {'; '.join(found.helps)}"
     assert any("later" in each for each in found.helps)
 
 

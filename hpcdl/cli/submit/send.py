@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.job_row import placement_text
+from hpcdl.cli.job_row import forecast_lines, placement_text
 from hpcdl.cli.output import Output, Row, escape, print_json, say
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.model.units import count, seconds_text
@@ -59,8 +59,8 @@ def show(answer: Answer, output: Output, doubts: Iterable[str] = ()) -> None:
                     )
                 )
             for row in group:
-                if row.get("forecast"):
-                    click.echo(f"  {escape(row['forecast']['text'])}")
+                for line in forecast_lines(row):
+                    click.echo(f"  {escape(line)}")
 
 
 def warn(rows: Sequence[Row], doubts: Iterable[str]) -> None:

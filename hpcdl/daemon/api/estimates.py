@@ -29,10 +29,11 @@ log = logging.getLogger("hpcdl.daemon")
 
 
 def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | None:
-    """`{"deadline", "probability", "probability_low", "probability_high", "basis", "ends_at", "helps", "text"}`; None
-    without a deadline or once it is finished.
+    """`{"deadline", "probability", "probability_low", "probability_high", "basis", "ends_at", "helps", "text",
+    "lines"}`; None without a deadline or once it is finished.
 
-    The probabilities and `ends_at` are None where nothing at all is known of the job's length.
+    The probabilities and `ends_at` are None where nothing at all is known of the job's length. `text` is the `lines`
+    in one.
     """
     if job.spec.deadline is None or job.finished:
         return None
@@ -50,15 +51,13 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         "ends_at": None,
         "helps": [],
         "text": "",
+        "lines": [],
     }
     if found is None:
         needs = "" if profiles.total_of(job) else ": that needs --steps, or a job like it that has ended"
         late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
-        return answer | {"text": f"its deadline{late}"}
-    objective, policies = MEANT_FOR
-    text = found.text
-    if world.objective != objective or world.policy not in policies:
-        text = f"under the objective {objective} (hpcdl config objective {objective}) it {text}"
+        return answer | {"text": f"its deadline{late}", "lines": [f"its deadline{late}"]}
+    lines = found.lines(now, _condition(world))
     return answer | {
         "probability": round(found.probability, 4),
         "probability_low": round(found.low, 4),
@@ -66,8 +65,17 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         "basis": found.basis,
         "ends_at": found.ends_at,
         "helps": list(found.helps),
-        "text": text,
+        "text": "; ".join(lines),
+        "lines": lines,
     }
+
+
+def _condition(world: World) -> str:
+    """What must be chosen for a forecast to be about what the daemon does; "" where it is."""
+    objective, policies = MEANT_FOR
+    if world.policy not in policies:
+        return f"under the policy adaptive and the objective {objective} (now {world.policy})"
+    return "" if world.objective == objective else f"under hpcdl config objective {objective} (now {world.objective})"
 
 
 def _deadline_estimate(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":

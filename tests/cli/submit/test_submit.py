@@ -1,5 +1,6 @@
 """`hpcdl submit`: what it sends, says and refuses."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from hpcdl.cli.submit.job import environment
 from tests.cli.conftest import Run
-from tests.cli.fake import FakeDaemon
+from tests.cli.fake import FakeDaemon, row
 
 
 def test_submit(fake: FakeDaemon, hpcdl: Run) -> None:
@@ -102,6 +103,14 @@ def test_no_option_changes_how_many_gpus_but_those_that_say_so(fake: FakeDaemon,
         assert hpcdl("submit", *options.split(), "--", "x.py").code == 0
         spec = fake.requests[-1][2]["jobs"][0]
         assert (spec["gpus_min"], spec["gpus_max"]) == (low, high), options
+
+
+def test_how_likely_a_deadline_is_has_short_lines(fake: FakeDaemon, hpcdl: Run) -> None:
+    lines = ["deadline 18:30: 97 % likely to be met", "if nothing else comes, it is done by 17:30"]
+    answer = {"schema": 1, "jobs": [{**row(1, name="x.py"), "forecast": {"text": "; ".join(lines), "lines": lines}}]}
+    fake.answers["/v1/jobs"] = (200, json.dumps(answer).encode())
+    said = hpcdl("submit", "--deadline", "18:30", "x.py").out.splitlines()
+    assert said == ["job 1 queued: x.py", *(f"  {line}" for line in lines)]
 
 
 def test_a_job_that_submits_hands_no_share_of_threads_on(

@@ -52,7 +52,7 @@ def test_an_impossible_one_says_what_it_needs_and_what_would_help(controller: Co
     found = foreseen(controller, submit(controller, deadline=NOW + 600))
     assert found is not None
     assert found["probability"] == 0.0
-    assert "cannot meet its deadline" in str(found["text"])
+    assert "cannot be met" in str(found["text"])
     assert any("later" in each for each in found["helps"])  # type: ignore[attr-defined]
 
 
@@ -131,7 +131,15 @@ def test_another_objective_is_said_to_be_one(controller: Controller) -> None:
     controller.step([cmd.ChooseObjective("jct")], NOW)
     found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
     assert found is not None
-    assert "hpcdl config objective deadline" in str(found["text"])
+    first, more = found["lines"]  # type: ignore[misc]
+    assert first.endswith(" % likely under hpcdl config objective deadline (now jct)")
+    assert len(first) <= 78
+    assert more.startswith("if nothing else comes, it is done by ")
+    assert found["text"] == f"{first}; {more}"
+    controller.step([cmd.ChoosePolicy("fifo")], NOW)
+    found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
+    assert found is not None
+    assert " likely under the policy adaptive and the objective deadline (now fifo)" in str(found["text"])
 
 
 def test_a_forecast_that_fails_is_no_failed_submit(
