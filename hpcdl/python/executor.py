@@ -17,7 +17,7 @@ from hpcdl.cli.job_row import FINISHED
 from hpcdl.client import FOLLOW_S, ApiError, Client, path_with
 from hpcdl.python.connection import ThreadClient
 from hpcdl.python.handle import Job
-from hpcdl.python.options import Options
+from hpcdl.python.options import Options, check
 from hpcdl.python.submission import Case, call_cases, submit
 
 P = ParamSpec("P")
@@ -61,11 +61,12 @@ class JobFuture(Future[T]):
 class Executor(futures.Executor):
     """Calls functions as jobs: `with hpcdl.Executor(gpus=1) as pool: pool.submit(train, 0.1)`.
 
-    The options are those of each job. Jobs outlive this process: only `cancel` of a future, and `shutdown` with
-    `cancel_futures`, end some.
+    The options are those of each job; one that is none, or has a value that is none, raises SubmitError at once. Jobs
+    outlive this process: only `cancel` of a future, and `shutdown` with `cancel_futures`, end some.
     """
 
     def __init__(self, **options: Unpack[Options]) -> None:
+        check(options)
         self._options = options
         self._open: set[Future[Any]] = set()
         self._lock = threading.Lock()

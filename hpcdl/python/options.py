@@ -4,8 +4,9 @@ They are read by the options of the command line themselves, so that they mean t
 same defaults from settings.
 """
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,7 +17,7 @@ from hpcdl.cli.root import cli, home_folder
 from hpcdl.cli.submit.command import put_defaults, submit
 from hpcdl.cli.submit.git import WorkTrees
 from hpcdl.cli.submit.job import JobRequest, others_folder, request_of
-from hpcdl.cli.submit.options import options_of_a_job
+from hpcdl.cli.submit.options import AFTER, options_of_a_job
 from hpcdl.core.model.arrays import indices_of
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.units import meant
@@ -99,6 +100,16 @@ def _options() -> dict[str, click.Option]:
     return {name: each for name, each in options_of_a_job().items() if name not in _OF_ARRAYS}
 
 
+def check(options: Mapping[str, Any]) -> None:
+    """Raises SubmitError for a name that is no option, and for a value that no job can have, as far as that is known
+    without a daemon."""
+    job = {name: value for name, value in options.items() if name != "python"}
+    _flags(job)
+    values = _flags({name: value for name, value in job.items() if name not in AFTER})  # of names the daemon is asked
+    with _as_errors(), click.Context(submit, info_name="submit", parent=click.Context(cli, info_name="hpcdl")) as own:
+        click.Command.parse_args(submit, own, [*values, "--", "true"])
+
+
 def job_request(
     folder: Path, command: Sequence[str], options: Mapping[str, Any], members: Mapping[str, Any] | int | None = None
 ) -> JobRequest:
@@ -112,13 +123,20 @@ def job_request(
         values["array"] = indices_of(range(members))
     elif members is not None:
         values["sweep"] = tuple((name, tuple(texts)) for name, texts in members.items())
+    with _as_errors(), context:
+        if (wrong := put_defaults(context)) is not None:
+            raise wrong
+        found = request_of(context, submit, _flags(options), command, values)
+        if why := _others_folder(found, folder):
+            raise ValueError(why)
+    return found
+
+
+@contextlib.contextmanager
+def _as_errors() -> Iterator[None]:
+    """What the options of the command line raise is a SubmitError."""
     try:
-        with context:
-            if (wrong := put_defaults(context)) is not None:
-                raise wrong
-            found = request_of(context, submit, _flags(options), command, values)
-            if why := _others_folder(found, folder):
-                raise ValueError(why)
+        yield
     except click.BadParameter as error:
         name = (error.param.name if error.param is not None else "") or ""
         raise SubmitError(f"{name}: {error.message}" if name else error.message) from None
@@ -126,7 +144,6 @@ def job_request(
         raise SubmitError(error.message) from None
     except (ValueError, OSError) as error:
         raise SubmitError(str(error)) from None
-    return found
 
 
 def _others_folder(found: JobRequest, home: Path) -> str:

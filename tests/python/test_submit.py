@@ -225,6 +225,30 @@ def test_jobs_that_there_are(fake: FakeDaemon) -> None:
         _ = hpcdl.job(9)
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"gpu": 1}, "gpu is no option of a job: did you mean gpus\\?"),
+        ({"bogus": 1}, "bogus is no option of a job: there are acc"),
+        ({"gpus": "many"}, "gpus: 'many' is not a number"),
+        ({"signal": "sigterm"}, "signal: 'sigterm': did you mean SIGTERM\\?"),
+        ({"hold": "yes"}, "hold must be True or False, got 'yes'"),
+        ({"after": 1, "nodes": 0}, "nodes: "),
+    ],
+)
+def test_an_executor_says_at_once_what_is_no_option(given: Any, why: str) -> None:
+    with pytest.raises(hpcdl.SubmitError, match=why):
+        hpcdl.Executor(**given)
+
+
+def test_an_executor_needs_no_daemon_before_its_first_call() -> None:
+    given: Any = {
+        "python": "/opt/python3", "gpus": "1:2", "after": "prepare", "deadline": "+2h", "max_parallel": 3,
+        "env": {"A": "1"}, "time": timedelta(hours=1), "output": Path("x-%j.out"),
+    }  # fmt: skip
+    hpcdl.Executor(**given).shutdown()
+
+
 FORKS = """
 import os, sys
 from concurrent.futures import Future
