@@ -25,7 +25,7 @@ def config(ctx: click.Context, output: Output) -> None:
     All other settings are read from files at the start: `hpcdl config show` lists them, docs/settings.md explains them.
     """
     if ctx.invoked_subcommand is None:
-        _print(connect(ctx).get("/v1/config"), output)
+        _print(connect(ctx, reading=True).get("/v1/config"), output)
     elif output is not Output.TABLE:
         raise click.UsageError(f"write --{output.value} after {ctx.invoked_subcommand}", ctx)
 

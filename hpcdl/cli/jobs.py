@@ -14,7 +14,7 @@ import click
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import FINISHED, connect, end_text
 from hpcdl.cli.job_selection import METAVAR, Selection, asks, check_named, concerned_by, confirm, selects, words_of
-from hpcdl.cli.output import Output, Row, escape, outputs, say
+from hpcdl.cli.output import AS_OF, Output, Row, escape, outputs, say
 from hpcdl.cli.params import Moment, Seconds
 from hpcdl.client import FOLLOW_S, path_with
 from hpcdl.core.model.units import count, ranges, runs
@@ -250,10 +250,11 @@ def wait(ctx: click.Context, chosen: Selection, timeout: float | None, output: O
     """Wait until all of the jobs are finished.
 
     The exit code is the job's: 0 if DONE, the trainer's own if FAILED (1 if it has none), 130 if CANCELLED; of several
-    jobs the first that is not 0. 124: the timeout. A daemon that is restarted is waited for, up to a minute.
+    jobs the first that is not 0. 124: the timeout. A daemon that is restarted is waited for, up to a minute; jobs that
+    are finished need none.
     """
     check_named(ctx, chosen, "wait 3-7 12")
-    client = connect(ctx, FOLLOW_S)
+    client = connect(ctx, FOLLOW_S, reading=True)
     jobs, array = (chosen.ids, chosen.array) if chosen.plain else (chosen.look_up(client), None)
     if not chosen.plain and not jobs:
         raise click.ClickException(_nothing("wait for", chosen, {}))
@@ -270,6 +271,9 @@ def wait(ctx: click.Context, chosen: Selection, timeout: float | None, output: O
             if row.get("held_after") and row["id"] not in held:
                 held.add(row["id"])
                 say(f"job {row['id']} is {row['reason']}")
+        if AS_OF in ctx.meta and not answer["done"]:
+            first = next(row for row in answer["jobs"] if row["state"] not in FINISHED)
+            raise click.ClickException(f"job {first['id']} is {first['state']}, and goes on once a daemon runs")
         if answer["done"] or (left is not None and time.monotonic() - begun >= (timeout or 0.0)):
             break
     rows: list[Row] = answer["jobs"]

@@ -120,7 +120,7 @@ def avoid(
         raise click.UsageError("name a node, n1, or a GPU, n1:0", ctx)
     if lift and (for_s is not None or reason or move):
         raise click.UsageError("--lift takes no other option", ctx)
-    client = connect(ctx)
+    client = connect(ctx, reading=True)
     if what is None:
         rows: list[Row] = client.request("GET", "/v1/avoided")["avoided"]
     else:

@@ -55,7 +55,7 @@ def notifications(ctx: click.Context, retry: bool, drop: int | None, test: str |
         raise click.UsageError("--retry and --drop exclude each other", ctx)
     if test is not None and (retry or drop is not None):
         raise click.UsageError("--test goes alone", ctx)
-    client = connect(ctx)
+    client = connect(ctx, reading=True)
     answer: dict[str, Any]
     if test is not None:
         answer = client.request("POST", "/v1/notices/test", {"destination": test}, wait_s=TEST_S)

@@ -24,7 +24,7 @@ from hpcdl.cli.interrupt import RepeatUntilSignal
 from hpcdl.cli.job_row import connect, duration_text
 from hpcdl.cli.job_table import counts_text, noted_lines
 from hpcdl.cli.logs import log_files
-from hpcdl.cli.output import Output, Row, cells_of, cut, escape, outputs, paint, say, use_colour, width_of
+from hpcdl.cli.output import AS_OF, Output, Row, cells_of, cut, escape, outputs, paint, say, use_colour, width_of
 from hpcdl.cli.params import Seconds
 from hpcdl.cli.show import why_lines
 from hpcdl.cli.tables import FOLDED, HOLDERS, gpu_rows, memory_text, use_of
@@ -200,7 +200,9 @@ def _header(view: TopView) -> list[Styled]:
     daemon = answers.status.get("daemon") or {}
     up = f", up {duration_text(daemon['since_s'])}" if daemon.get("since_s") is not None else ""
     stopping = ", stopping" if daemon.get("stopping") else ""
-    title = f"hpcdl on {daemon.get('host', '?')} (pid {daemon.get('pid', '?')}){up}{stopping}"
+    title = "hpcdl, no daemon"
+    if daemon.get("pid"):
+        title = f"hpcdl on {daemon.get('host', '?')} (pid {daemon['pid']}){up}{stopping}"
     title += f"  {daemon.get('policy', '?')} for {daemon.get('objective', '?')}"
     states = answers.status.get("jobs") or {}
     jobs = counts_text(states) or "none"
@@ -332,9 +334,13 @@ def top(ctx: click.Context, once: bool, every: float, output: Output) -> None:
     space pauses, q quits.
     """
     live = not once and output is Output.TABLE and sys.stdout.isatty() and sys.stdin.isatty()
-    client = connect(ctx) if not live else connect(ctx, 0.0)
+    client = connect(ctx, 0.0) if live else connect(ctx, reading=True)
     answers = ask(client, None if output is Output.JSON else NEEDS)
     status = {key: value for key, value in answers.status.items() if key != "schema"}
+    if AS_OF in ctx.meta:  # no daemon runs
+        of_a_process = dict.fromkeys(("pid", "host", "since_s", "cpu_s"))
+        status |= {"daemon": {**status["daemon"], **of_a_process}, "notes": []}
+        answers = replace(answers, status=status)
     value = {"status": status, "nodes": answers.nodes, "jobs": answers.jobs}
     if output.print_data(value, [row["id"] for row in answers.jobs]):
         return

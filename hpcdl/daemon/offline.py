@@ -93,7 +93,8 @@ class OfflineApi:
         changes = Changes(asyncio.get_running_loop())
         changes.close()  # nothing will change: who waits for it is answered at once
         hub = Hub(self._loop, HubSettings("", self._home, 0.0, 0.0), lambda node, beat: None)
-        about = DaemonStatus(0, socket.gethostname(), self.as_of, __version__, str(self._home), ())
+        policies = controller.policies.names()
+        about = DaemonStatus(0, socket.gethostname(), self.as_of, __version__, str(self._home), policies)
         diverged = self._journal.divergences()
         series = SeriesKeeper(
             lambda: self._loop.world, self._loop.now, lambda changes: None, self._read_series, diverged

@@ -120,7 +120,8 @@ def test_every_verb_that_reads(home: Path, hpcdl: Run, tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     for argv in (
         ["ls"], ["ls", "--all"], ["ls", "nodes"], ["nodes"], ["show", 4], ["why", 4], ["events"], ["events", "-n", "3"],
-        ["report"], ["timeline", "-o", target], ["page", "-o", target],
+        ["report"], ["timeline", "-o", target], ["page", "-o", target], ["top", "--once"], ["notifications"],
+        ["config"], ["profile", "ls"],
     ):  # fmt: skip
         done = hpcdl(*argv)
         assert (done.code, done.err[: len(line)]) == (0, line), argv
@@ -138,8 +139,42 @@ def test_every_verb_that_reads(home: Path, hpcdl: Run, tmp_path: Path) -> None:
     assert done.err.count("\n") == 1
 
 
+def test_waiting_for_what_is_over_needs_no_daemon(home: Path, hpcdl: Run) -> None:
+    rows = {row["state"]: row for row in hpcdl("ls", "--all", "--json").value["jobs"]}
+    done, failed, queued = (rows[state]["id"] for state in ("DONE", "FAILED", "QUEUED"))
+    found = hpcdl("wait", done)
+    assert (found.code, found.out.split(":")[0], found.err.count("as of")) == (0, f"job {done} DONE", 1)
+    assert hpcdl("wait", failed, done).code == (rows["FAILED"]["exit_code"] or 1)
+    value = hpcdl("wait", done, "--json").value
+    assert (value["done"], [row["id"] for row in value["jobs"]]) == (True, [done])
+    for more in ((), ("--timeout", "0"), ("--json",)):
+        found = hpcdl("wait", done, queued, *more)
+        assert (found.code, found.out) == (1, "")
+        assert found.err.endswith(f"hpcdl: job {queued} is QUEUED, and goes on once a daemon runs\n")
+    assert hpcdl("wait", 9999).err == "hpcdl: there is no job 9999: hpcdl ls --all lists them\n"
+
+
+def test_top_without_a_daemon_names_no_process(home: Path, hpcdl: Run) -> None:
+    done = hpcdl("top", "--once")
+    assert done.out.splitlines()[0].startswith("hpcdl, no daemon  ")
+    daemon = hpcdl("top", "--json").value["status"]["daemon"]
+    assert [daemon[key] for key in ("pid", "host", "since_s", "cpu_s")] == [None] * 4
+
+
+def test_config_without_a_daemon_says_what_there_is(home: Path, hpcdl: Run) -> None:
+    assert "adaptive, adaptive-fifo, " in hpcdl("config").out
+
+
 def test_what_changes_something_or_goes_on_needs_a_daemon(home: Path, hpcdl: Run) -> None:
-    for argv in (["cancel", 4], ["suspend", 4], ["retry", 4], ["events", "-f"], ["config", "policy", "fifo"]):
+    for argv in (
+        ["notifications", "--retry"],
+        ["avoid", "n1"],
+        ["cancel", 4],
+        ["suspend", 4],
+        ["retry", 4],
+        ["events", "-f"],
+        ["config", "policy", "fifo"],
+    ):
         done = hpcdl(*argv)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), argv
         assert START in done.err, argv

@@ -177,7 +177,7 @@ def test_without_a_terminal_it_is_a_snapshot(jobs: FakeDaemon, hpcdl: Run) -> No
     assert value["status"]["daemon"]["pid"] == 4711
     assert value["nodes"][0]["name"] == "n1"
     jobs.kill()
-    assert hpcdl("top").err.startswith("hpcdl: no daemon is running")
+    assert "and no daemon is running" in hpcdl("top").err
 
 
 def test_a_request_to_end_that_comes_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

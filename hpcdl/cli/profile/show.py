@@ -23,7 +23,7 @@ def ls(ctx: click.Context, output: Output) -> None:
     A learnt one is called after model and script. STEPS/S are as seen, by GPUs on a node (2x4: 4 on each of 2 nodes).
     SPREAD is how far off the rates may be on GPUs that it was not seen on.
     """
-    answer = connect(ctx).get("/v1/profiles")
+    answer = connect(ctx, reading=True).get("/v1/profiles")
     rows = answer["profiles"]
     if not output.print_data(answer, [row["name"] for row in rows]):
         print_table(COLUMNS, rows)
@@ -41,7 +41,7 @@ def show(ctx: click.Context, name: str, output: Output) -> None:
 
     The model alone will do as NAME; of several scripts it is then the one that ran last.
     """
-    answer = connect(ctx).get(path_with("/v1/profiles", name=name))
+    answer = connect(ctx, reading=True).get(path_with("/v1/profiles", name=name))
     (row,) = answer["profiles"]
     if not output.print_data(answer, [row["name"]]):
         print(yaml_text(row["name"], row["profile"]), end="")
