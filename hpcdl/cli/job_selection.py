@@ -172,7 +172,7 @@ def concerned_by(verb: str) -> Filter:
         return lambda row: bool(row.get("held"))
     if verb == "exec":
         return lambda row: row["state"] in ("RUNNING", "RESCALING", "SUSPENDING")
-    if verb in ("cancel", "suspend", "drill"):
+    if verb in ("cancel", "suspend", "drill", "priority"):
         return lambda row: row["state"] not in FINISHED
     return lambda row: True
 

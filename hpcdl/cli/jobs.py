@@ -1,9 +1,10 @@
-"""Verbs on jobs: `cancel`, `suspend`, `resume`, `hold`, `release`, `annotate`, `retry` and `wait`.
+"""Verbs on jobs: `cancel`, `suspend`, `resume`, `hold`, `release`, `annotate`, `priority`, `retry` and `wait`.
 
 A verb is one request for all of its jobs (`POST /v1/jobs/verb`). What could not be done is printed, a line for each
 job, and makes the exit code 1.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from hpcdl.cli.job_selection import METAVAR, Selection, asks, check_named, conce
 from hpcdl.cli.output import AS_OF, Output, Row, escape, outputs, say
 from hpcdl.cli.params import Moment, Seconds
 from hpcdl.client import FOLLOW_S, path_with
+from hpcdl.core.model.job import PRIORITY
 from hpcdl.core.model.units import count, ranges, runs
 
 TIMED_OUT = 124  # as timeout(1) says it
@@ -45,7 +47,8 @@ def _act(ctx: click.Context, verb: str, chosen: Selection, output: Output, **mor
         confirm(ctx, verb, ids if array is None and not failed else meant.look_up(client, concerns, reaches))
     answer: dict[str, Any] = {"jobs": [], "errors": [], "cancelled": []}
     if ids or array is not None or failed:
-        body: dict[str, Any] = {"verb": verb, "ids": ids, **{key: each for key, each in more.items() if each}}
+        said = {key: each for key, each in more.items() if each is not None and each is not False}
+        body: dict[str, Any] = {"verb": verb, "ids": ids, **said}
         answer = client.request("POST", "/v1/jobs/verb", body if array is None else body | {"array": array})
     rows: list[Row] = answer["jobs"]
     errors: list[Row] = answer["errors"]
@@ -131,6 +134,7 @@ def _promise(verb: str, row: Row) -> str:
     if verb == "suspend" and row["state"] == "QUEUED":
         verb = "hold"  # it never started: there is nothing to save
     promised, state = PROMISES[verb]
+    promised = promised.format_map(row)
     return state if row["state"] == state else f"{promised} ({row['state']} now)"
 
 
@@ -151,8 +155,10 @@ PROMISES = {
     "release": ("may start", "RUNNING"),
     "retry": ("is tried again", "RUNNING"),
     "annotate": ("is annotated", "ANNOTATED"),
+    "priority": ("has priority {priority}", "PRIORITY"),
 }
-"""Of each verb of the API: what is said of a job, and the state in which there is no need to say what it is in."""
+"""Of each verb of the API: what is said of a job, with keys of its row, and the state in which there is no need to say
+what it is in."""
 
 
 def _verb(function: Callable[[], None]) -> click.Command:
@@ -215,6 +221,34 @@ def annotate(ctx: click.Context, words: tuple[str, ...], chosen: Selection, outp
     if not changes:
         raise click.UsageError("say what to write: hpcdl annotate 3 KEY=VALUE (KEY= removes it)", ctx)
     _act(ctx, "annotate", replace(chosen, words=named), output, annotations=changes)
+
+
+class PriorityCommand(click.Command):
+    """Takes `-10` for a number, wherever it stands: no option is called so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        negative = [word for word in args if re.fullmatch(r"-\d+", word)]
+        if negative and "--" not in args:
+            args = [*(word for word in args if word not in negative), "--", *negative]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=PriorityCommand)
+@click.argument("words", nargs=-1, metavar=f"{METAVAR} N", shell_complete=completion.job_ids)
+@selects(acts=True, argument=False)
+@outputs
+def priority(ctx: click.Context, words: tuple[str, ...], chosen: Selection, output: Output) -> None:
+    """Give jobs that wait or run the priority N, from -1000 to 1000: those of a higher one come first.
+
+    hpcdl priority 3-7 100; hpcdl ls --columns id,name,priority,queue shows it.
+    """
+    *named, last = words or ("",)
+    chosen = replace(chosen, words=words_of(ctx, ctx.command.params[0], named))
+    if not chosen or not re.fullmatch(r"[+-]?\d{1,9}", last, re.ASCII):
+        raise click.UsageError("say which jobs, and behind them the priority: hpcdl priority 3-7 12 100", ctx)
+    if not -PRIORITY <= int(last) <= PRIORITY:
+        raise click.UsageError(f"the priority must be from {-PRIORITY} to {PRIORITY}, got {last}", ctx)
+    _act(ctx, "priority", chosen, output, priority=int(last))
 
 
 @click.command()

@@ -209,6 +209,30 @@ def test_every_verb_of_the_api_says_what_it_did() -> None:
     assert PROMISES.keys() == api.VERBS.keys()
 
 
+def test_priority(jobs: FakeDaemon, hpcdl: Run) -> None:
+    jobs.world.jobs[1]["priority"] = jobs.world.jobs[2]["priority"] = -10
+    said = hpcdl("priority", "1-2", "-10").out
+    assert said.startswith("job 1 has priority -10 (QUEUED now): resnet\njob 2 has priority -10 (QUEUED now): vgg")
+    assert jobs.requests[-1][2] == {"verb": "priority", "ids": [1, 2], "priority": -10}
+    assert ", priority -10" in hpcdl("show", "1").out
+    for words, number in ((("1", "0"), 0), (("--yes", "1", "-5", "-q"), -5), (("1", "--", "-7"), -7), (("1", "+3"), 3)):
+        assert hpcdl("priority", *words).code == 0
+        assert jobs.requests[-1][2] == {"verb": "priority", "ids": [1], "priority": number}, words
+    assert hpcdl("priority", "--state", "queued", "9", "-q").code == 0
+    assert jobs.requests[-1][2]["priority"] == 9
+    for line, wrong in (
+        ("", "say which jobs, and behind them the priority: hpcdl priority 3-7 12 100"),
+        ("12", "say which jobs, and behind them the priority"),
+        ("resnet", "say which jobs, and behind them the priority"),
+        ("1 high", "say which jobs, and behind them the priority"),
+        ("1 1001", "the priority must be from -1000 to 1000, got 1001"),
+        ("1 -1001", "the priority must be from -1000 to 1000, got -1001"),
+        ("1 5 --jsn", "No such option '--jsn': did you mean --json"),
+    ):
+        done = hpcdl("priority", *line.split())
+        assert (done.code, done.err.startswith(f"hpcdl: {wrong}")) == (2, True), (line, done.err)
+
+
 def test_annotate(jobs: FakeDaemon, hpcdl: Run) -> None:
     said = hpcdl("annotate", "1-2", "lr=0.1", "note=a=b", "old=").out
     assert said.startswith("job 1 is annotated (QUEUED now): resnet\njob 2 is annotated (QUEUED now): vgg")

@@ -87,6 +87,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)
+        yield ev.PriorityChanged(job, 7 - world.jobs[job].spec.priority)
         yield ev.TimeLimitReached(job)
         yield ev.JobDrilled(job, Drill(False, 2.5, 0.2, 0.1, 0.05, 1.5, 1.6, 12, 10, "12 steps were lost"))
         yield de.DeadlineForeseen(job, True, 0.97, NOW + 600.0)

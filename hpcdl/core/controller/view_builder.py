@@ -580,9 +580,10 @@ class _SortedJob:
 
     def put(self, job: JobView) -> None:
         self._all = None
-        if job.id not in self._jobs:
+        before = self._jobs.get(job.id)
+        if before is None or before.priority != job.priority:
             order = job.order
-            self._in_order = self._in_order and order > self._last
+            self._in_order = self._in_order and before is None and order > self._last
             self._last = max(self._last, order)
         self._jobs[job.id] = job
 

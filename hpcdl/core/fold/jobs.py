@@ -154,6 +154,12 @@ def job_annotated(world: World, event: ev.JobAnnotated, at: float) -> None:
     world.jobs[job.id] = changed(job, annotations=annotations)
 
 
+@effect(ev.PriorityChanged)
+def priority_changed(world: World, event: ev.PriorityChanged, at: float) -> None:
+    job = unfinished(world, event)
+    world.jobs[job.id] = changed(job, spec=unchecked(job.spec, priority=event.priority))
+
+
 @effect(ev.JobReleased)
 def job_released(world: World, event: ev.JobReleased, at: float) -> None:
     job = unfinished(world, event)

@@ -155,6 +155,14 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPriority:
+    """`hpcdl priority`. None: it was not said which."""
+
+    job: int
+    priority: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Preempt:
     """Suspends a running job without holding it: it may be placed again at once. `hpcdl drill` fakes preemptions so."""
 
@@ -409,7 +417,7 @@ Command = (
     Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
     | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
     | PilotBack | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
-    | Outlooks | Retire | Annotate
+    | Outlooks | Retire | Annotate | SetPriority
 )  # fmt: skip
 
 

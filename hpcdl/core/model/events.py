@@ -148,6 +148,13 @@ class JobAnnotated(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityChanged(JobEvent):
+    """Its user gave it another priority; it counts from now on, whether the job waits or runs."""
+
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested(JobEvent):
     """Its user cancelled it; CANCELLED once nothing of it is left."""
 

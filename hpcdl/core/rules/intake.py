@@ -25,7 +25,7 @@ from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.core.rules.gpu_memory import gpu_memory_events
 from hpcdl.core.rules.idle_gpus import idle_gpu_events
-from hpcdl.core.rules.jobs import Submitting, check_annotations, existing_job, preemptible, unfinished
+from hpcdl.core.rules.jobs import Submitting, check_annotations, check_priority, existing_job, preemptible, unfinished
 from hpcdl.core.rules.stalls import stall_events
 
 OBJECTIVES = ("jct", "makespan", "throughput", "efficiency", "priority", "deadline", "fair")
@@ -144,6 +144,12 @@ class Intake:
     def _(self, command: cmd.Annotate) -> None:
         check_annotations(existing_job(self.draft.world, command.job), command.changes)
         self._add(ev.JobAnnotated(command.job, command.changes))
+
+    @_take.register
+    def _(self, command: cmd.SetPriority) -> None:
+        job, priority = self._unfinished(command.job), check_priority(command.priority)
+        if job.spec.priority != priority:
+            self._add(ev.PriorityChanged(command.job, priority))
 
     @_take.register
     def _(self, command: cmd.Preempt) -> None:

@@ -15,7 +15,7 @@ from hpcdl.core.model.arrays import check_places, expand, named
 from hpcdl.core.model.commands import CommandRefused, Entry
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState
-from hpcdl.core.model.job import ECT_CLASSES, JobSpec, check_counts
+from hpcdl.core.model.job import ECT_CLASSES, PRIORITY, JobSpec, check_counts
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, meant, ranges, seconds_text
@@ -311,6 +311,14 @@ def check_annotations(job: Job, changes: Sequence[tuple[str, str]]) -> None:
             raise CommandRefused(f"the value of {key} is too long, or cannot be printed: {most}", "annotation")
     if sum(map(bool, (dict(job.annotations) | dict(changes)).values())) > MOST_ANNOTATIONS:
         raise CommandRefused(f"job {job.id} would have more than {MOST_ANNOTATIONS} annotations", "annotation")
+
+
+def check_priority(priority: int | None) -> int:
+    """The priority. Raises CommandRefused for one that no job can have."""
+    if priority is None or not -PRIORITY <= priority <= PRIORITY:
+        given = "none was given" if priority is None else f"got {priority}"
+        raise CommandRefused(f"the priority must be from {-PRIORITY} to {PRIORITY}, {given}", "priority")
+    return priority
 
 
 def unfinished(world: World, number: int) -> Job:

@@ -164,6 +164,8 @@ async def verbs(api: ApiContext, request: Request) -> Json:
         make = partial(cmd.Retry, **more)
     elif body["verb"] == "annotate":
         make = partial(cmd.Annotate, changes=annotations_of(body))
+    elif body["verb"] == "priority":
+        make = partial(cmd.SetPriority, priority=priority_of(body))
     answers = [api.loop.send(make(number)) for number in numbers]
     told, errors, left, unfinished = await asyncio.to_thread(outcomes, numbers, answers)
     for error in errors:
@@ -214,6 +216,7 @@ VERBS: dict[str, Callable[[int], cmd.Command]] = {
     "release": cmd.Release,
     "retry": cmd.Retry,
     "annotate": lambda job: cmd.Annotate(job, ()),
+    "priority": lambda job: cmd.SetPriority(job, None),
 }
 
 _FAILED = (JobState.FAILED, JobState.CANCELLED)
@@ -233,6 +236,14 @@ def annotations_of(body: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ApiProblem(400, 'annotations must be an object of texts: {"KEY": "VALUE"}')
     return tuple(found.items())
+
+
+def priority_of(body: Mapping[str, Any]) -> int:
+    """Which priority a request gives to jobs. Raises ApiProblem."""
+    found = body.get("priority")
+    if type(found) is not int:
+        raise ApiProblem(400, "priority must be a whole number")
+    return found
 
 
 def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:

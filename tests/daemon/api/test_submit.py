@@ -310,6 +310,28 @@ def test_annotations_are_written_changed_and_removed(api: Api) -> None:
     assert [each for each in api.controller.journal.read() if each.event.kind == "PlanAdopted"] == plans
 
 
+def test_another_priority_counts_and_is_shown(api: Api) -> None:
+    api.submit(job(), job(), job())
+    rows = api.verb("priority", 1, 3, priority=7)["jobs"]
+    assert [(row["id"], row["priority"]) for row in rows] == [(1, 7), (3, 7)]
+    assert [job.spec.priority for job in api.loop.world.jobs.values()] == [7, 0, 7]
+    before = list(api.controller.journal.read())
+    api.verb("priority", 1, priority=7)
+    assert list(api.controller.journal.read()) == before, "what it has already is no event"
+    assert api.verb("priority", 1, priority=0)["jobs"][0]["priority"] == 0
+    for wrong in (1001, -1001):
+        (error,) = api.verb("priority", 2, priority=wrong)["errors"]
+        assert error["error"] == f"the priority must be from -1000 to 1000, got {wrong}"
+    (unknown,) = api.verb("priority", 99, priority=1)["errors"]
+    assert unknown["code"] == "unknown-job"
+    for body in ({}, {"priority": "7"}, {"priority": True}, {"priority": 1.5}):
+        with pytest.raises(ApiProblem, match="priority must be a whole number"):
+            api.ask("verbs", {"verb": "priority", "ids": [1], **body})
+    api.verb("cancel", 2)
+    (over,) = api.verb("priority", 2, priority=1)["errors"]
+    assert (over["code"], over["state"]) == ("finished", "CANCELLED")
+
+
 def test_like_another_job(api: Api) -> None:
     """Its environment, under the entry's own, and its destinations never leave the daemon."""
     api.submit({"command": ["a"], "name": "a", "env": [["K", "1"], ["SECRET", "s"]], "notify": ["mail me"]})
