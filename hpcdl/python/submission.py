@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from hpcdl.cli.submit.job import JobRequest
-from hpcdl.client import ApiError, Client, path_with
+from hpcdl.client import ApiError, path_with
 from hpcdl.core.model.arrays import literal
 from hpcdl.core.model.units import meant
 from hpcdl.python import options as job_options
 from hpcdl.python.call import FunctionCall, SubmitError, function_call, text_of
+from hpcdl.python.connection import ThreadClient
 from hpcdl.python.handle import Job
 from hpcdl.python.options import Options
 from hpcdl.trainer.call import IMPORTS
@@ -143,7 +144,7 @@ def jobs(
     `name`, `tag`: patterns (`train*`)."""
     home = job_options.home()
     query = path_with("/v1/jobs", all=1 if all else None, state=state, name=name, tag=tag, fields="id")
-    with Client(home) as client:
+    with ThreadClient(home) as client:
         return [Job(row["id"], home) for row in client.get(query)["jobs"]]
 
 
@@ -261,7 +262,7 @@ def _send(
 ) -> list[Job[Any]]:
     """Submit the job, and its call in the folder; the jobs that come of it."""
     body = {"request_id": os.urandom(16).hex(), "jobs": [job_options.entry(found)]}
-    with Client(home) as client:
+    with ThreadClient(home) as client:
         if call is not None and folder is not None:
             client.get("/v1/config")  # without a daemon nothing is kept
             try:
