@@ -274,12 +274,8 @@ class Daemon:
         after = f"this home was copied from {original}"
         self.controller.step([cmd.Hold(number, after=after) for number in numbers], self.clock.now())
         begin_apart(self.home)
-        many = count(len(numbers), "unfinished job")
-        held = (
-            f"; {many} {'is' if len(numbers) == 1 else 'are'} held: hpcdl resume JOB lets one run here"
-            if numbers
-            else ""
-        )
+        many = f"{count(len(numbers), 'unfinished job')} {'is' if len(numbers) == 1 else 'are'}"
+        held = f"; {many} held: hpcdl resume JOB lets one run here" if numbers else ""
         log.warning("%s is a copy of %s, and begins apart from it%s", self.home, original, held)
 
     def _make_batching(self) -> BatchThread | None:

@@ -611,10 +611,23 @@ def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
         check_claim(directory, incarnation, tag, membership, identity)
-        body = {"v": 1, "job": job, "incarnation": incarnation, "membership": membership, "tag": tag}
+        body: dict[str, Any] = {
+            "v": 1, "job": job, "incarnation": incarnation, "membership": membership, "tag": tag
+        }  # fmt: skip
         if identity:
             body["identity"] = identity
+        holder = _holder(directory)
+        if holder is not None:
+            body["holder"] = holder
         _put(directory / CLAIM, json.dumps(body).encode(), 0o600)
+
+
+def _holder(directory: Path) -> Any:
+    """The supervisor that the claim names, which stays the same when the ranks form anew; None without one."""
+    try:
+        return json.loads(_small(directory / CLAIM)).get("holder")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
 
 
 @contextmanager

@@ -220,6 +220,33 @@ def test_a_daemon_of_a_copy_leaves_what_the_original_runs(make_cluster: MakeClus
     original.cli("cancel", str(job))
 
 
+def test_a_copy_does_not_take_the_folder_of_a_job_that_the_original_runs(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    original = make_cluster(gpus=1).start()
+    original.hold()
+    copy = make_cluster(gpus=1)
+    shutil.rmtree(copy.home)
+    job = original.submit(steps=10_000, options=("--checkpoint-dir", str(tmp_path / "c")))
+    original.until_step(job, 5)
+    shutil.copytree(original.home, copy.home, ignore=lambda folder, names: {each for each in names if each == "s"})
+    for lease in copy.home.glob("lease.*"):
+        lease.unlink()
+    copy.start()
+    copy.cli("resume", str(job))  # its user wants it all the same
+    copy.until_state(job, "FAILED")
+    detail = copy.job(job)["detail"]
+    assert f":{job}:1:n1) lives in the checkpoint folder {tmp_path / 'c'}: nothing was loaded or changed" in detail
+    assert detail.endswith(f"once that one has ended: hpcdl retry {job}")
+    assert "TrainerReady" not in copy.kinds(job)[copy.kinds(job).index("JobReleased") :]
+    assert (original.job(job)["state"], original.job(job)["incarnation"]) == ("RUNNING", 1)
+    original.cli("cancel", str(job))
+    original.until_state(job, "CANCELLED")
+    copy.cli("retry", str(job))
+    copy.until(lambda: "TrainerReady" in copy.kinds(job)[copy.kinds(job).index("JobRetried") :])
+    copy.cli("cancel", str(job))
+
+
 @pytest.mark.parametrize("how", ["emptied", "removed", "wal deleted", "wal cut"])
 def test_a_ledger_that_shrank_is_refused(make_cluster: MakeCluster, how: str) -> None:
     cluster = make_cluster(gpus=1).start()

@@ -1,7 +1,9 @@
 """The claim in a checkpoint folder: which attempt of which job may write there.
 
 No checkpoint of another job is ever taken unless its user named that job, and an older attempt never replaces the claim
-of a newer one. A trainer reads the claim again before each rename (hpcdl/trainer/).
+of a newer one. Where a home was copied, two daemons have the same job, each with newer attempts than the other: while
+an attempt of one lives, that of the other does not take the folder. A claim names its supervisor for that, which
+renews the file's time (`ClaimBeat`). A trainer reads the claim again before each rename (hpcdl/trainer/).
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import fcntl
 import json
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from hpcdl.agent.supervisor import processes
 from hpcdl.wire.private_files import write_all
 
 NAME = "claim.json"
@@ -22,6 +26,9 @@ LIMIT = 65536  # bytes
 MARKER_LIMIT = 64 << 20
 LOCK_WAIT_S = 2.0
 LOCK_POLL_S = 0.02
+BEAT_S = 20.0
+LIVE_S = 120.0
+"""A claim that was not renewed for so long is that of a supervisor that is gone, on whichever machine it was."""
 ANY = "any"
 MARKER = "COMPLETE"
 MARKERS_READ = 64  # of checkpoints, which are two in most folders
@@ -64,12 +71,27 @@ class ClaimOwner(NamedTuple):
         return same and bool(continue_from) and continue_from == other.job
 
 
+def supervisor_here() -> dict[str, object]:
+    """What names this process in a claim, on this machine."""
+    pid = os.getpid()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return {"boot": processes.boot_id(), "namespace": namespace, "pid": pid, "start": processes.start_ticks(pid)}
+
+
 def write_claim(
-    directory: str, job: int, incarnation: int, tag: str, identity: str = "", continue_from: str = ""
+    directory: str,
+    job: int,
+    incarnation: int,
+    tag: str,
+    identity: str = "",
+    continue_from: str = "",
+    holder: Mapping[str, object] | None = None,
 ) -> None:
-    """Claim the folder, made if it is missing, durably. Raises Foreign if what it holds is another job's, and
-    `continue_from` does not name that one; Stale if a higher incarnation of the job has claimed it, or an incarnation
-    of another job (or of another instance's) that is as high or higher; and OSError.
+    """Claim the folder, made if it is missing, durably. `holder`: as `supervisor_here`.
+
+    Raises Foreign if what it holds is another job's, and `continue_from` does not name that one, or while an attempt of
+    another home's lives there; Stale if a higher incarnation of the job has claimed it, or an incarnation of another
+    job (or of another instance's) that is as high or higher; and OSError.
 
     A membership in the same incarnation's claim stays there: it is its ranks' to raise, and nobody's to lower."""
     os.makedirs(directory, exist_ok=True)
@@ -85,6 +107,12 @@ def write_claim(
                     f"hpcdl retry {job} --from-start, or go on from it: hpcdl submit --continue-from "
                     f"{_word(me, other)} --checkpoint-dir {directory}"
                 )
+            if owner and _instance(owner) != _instance(tag) and _lives(folder):
+                who = ":".join(owner.split(":")[:4])
+                raise Foreign(
+                    f"attempt {newest} of a job of another HPCDL_HOME ({who}) lives in the checkpoint folder "
+                    f"{directory}: nothing was loaded or changed; once that one has ended: hpcdl retry {job}"
+                )
             if newest > incarnation:
                 raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")
             if newest == incarnation and not me.is_of(ClaimOwner(owner, known)):
@@ -92,11 +120,72 @@ def write_claim(
             body = {"v": 1, "job": job, "incarnation": incarnation, "tag": tag}
             if identity:
                 body["identity"] = identity
+            if holder is not None:
+                body["holder"] = dict(holder)
             if newest == incarnation and membership:
                 body["membership"] = membership
             _replace(folder, json.dumps(body).encode())
     finally:
         os.close(folder)
+
+
+class ClaimBeat:
+    """Renews the time of a claim for as long as its supervisor lives. In a thread: the file system may hang."""
+
+    def __init__(self, directory: str, tag: str) -> None:
+        self._path = os.path.join(directory, NAME)
+        self._tag = tag
+        self._over = threading.Event()
+
+    def begin(self) -> None:
+        """Renew it from now on, for as long as it is this incarnation's."""
+        threading.Thread(target=self._run, name="claim", daemon=True).start()
+
+    def end(self) -> None:
+        """The attempt is over: nobody needs to wait until the claim is old."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(BEAT_S):
+            self._renew()
+        self._renew(over=True)
+
+    def _renew(self, over: bool = False) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+            file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(file, "rb") as opened:
+                owner = str(json.loads(opened.read(LIMIT)).get("tag", ""))
+                if over and owner == self._tag:
+                    written = os.fstat(file)
+                    os.utime(file, (written.st_atime, written.st_mtime - 2 * LIVE_S))
+                elif not over and owner.split(":")[:3] == self._tag.split(":")[:3]:
+                    os.utime(file)
+
+
+def _lives(folder: int) -> bool:
+    """Whether the supervisor that the claim names is there; of one on another machine, whether it was lately."""
+    try:
+        holder = json.loads(_content(folder, NAME, LIMIT)).get("holder")
+        pid, start = holder["pid"], holder["start"]
+        me = supervisor_here()
+        if all(holder.get(key) == me[key] for key in ("boot", "namespace")):
+            return type(pid) is int and start is not None and processes.start_ticks(pid) == start
+        return _age_s(folder) < LIVE_S
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _age_s(folder: int) -> float:
+    """Of the claim, by the clock of its file system."""
+    name = f".tmp-{NAME}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        now = os.fstat(file).st_mtime
+    finally:
+        os.close(file)
+        os.unlink(name, dir_fd=folder)
+    return now - os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mtime
 
 
 def another_jobs(directory: str, instance: str, continue_from: str) -> str:
@@ -152,6 +241,10 @@ def _marked(folder: int, name: str) -> ClaimOwner | None:
         return ClaimOwner(str(marker.get("owner") or "")[:200], str(marker.get("identity") or "")[:200])
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
+
+
+def _instance(tag: str) -> str:
+    return tag.split(":")[0]
 
 
 def _job_of(tag: str) -> list[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, resources, run_folder
 from hpcdl.agent.supervisor.checkpoint_drain import CheckpointDrain
-from hpcdl.agent.supervisor.claim import Foreign, Stale, write_claim
+from hpcdl.agent.supervisor.claim import ClaimBeat, Foreign, Stale, supervisor_here, write_claim
 from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
 from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up, node_failure
@@ -91,6 +91,7 @@ class Supervisor:
         self._asked_at: float | None = None  # by the clock of the run folder's file system
         self._lingering = Lingering(start.log, start.linger_s)
         self._closing.finished = lambda: self._lingering.done or self._read_progress.complete
+        self._beat: ClaimBeat | None = None  # None while it has not claimed a folder
         self._save_failed = False
         self._save_errno: int | None = None
         self._saved_step = -1  # of the newest checkpoint where all nodes see it
@@ -234,6 +235,8 @@ class Supervisor:
             self._selector.register(pipe, selectors.EVENT_READ, partial(self._on_output, pipe))
             self._reading.add(pipe)
         self._record("started", pid=pid, start=processes.start_ticks_of_child(pid))
+        if self._beat is not None:
+            self._beat.begin()
 
     def _open_files(self) -> bool:
         """Those that its output goes to besides the log; False, and why in `_failure`, if we must not go on."""
@@ -254,7 +257,8 @@ class Supervisor:
         if directory is None:
             return True
         try:
-            write_claim(directory, start.job, start.incarnation, start.tag, start.identity, start.continue_from)
+            owner = (start.job, start.incarnation, start.tag, start.identity, start.continue_from)
+            write_claim(directory, *owner, holder=supervisor_here())
         except Stale as error:
             self._failure = Exit(STALE, detail=str(error), stale=True)
         except Foreign as error:
@@ -265,6 +269,7 @@ class Supervisor:
             self._save_errno = error.errno
         else:
             self._record("claimed", incarnation=start.incarnation)
+            self._beat = ClaimBeat(directory, start.tag)
             if start.local_checkpoint_dir is not None:
                 self._drain.claimed()
             return True
@@ -276,6 +281,8 @@ class Supervisor:
         if not self._claim():
             self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
             return
+        if self._beat is not None:
+            self._beat.begin()
         self._gpu_env = gpu_env
         resources.bind_all(os.getpid(), resources.processors(gpu_env))
         for rank in self._trainer.ranks.values():
@@ -473,6 +480,8 @@ class Supervisor:
                 self._save_failed, self._save_errno = True, self._drain.error.errno
                 how = Exit(CLAIM_FAILED, detail=f"its last checkpoint is on this node alone: {self._drain.error}")
         self._drain.close()
+        if self._beat is not None:
+            self._beat.end()
         self._record(
             "exit",
             **how.fields,

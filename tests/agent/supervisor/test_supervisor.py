@@ -352,6 +352,8 @@ print("trained")
     assert agent.of("opened", gpus=["GPU-1", "GPU-2"], ok=True)
     assert agent.output() == "'' 0\ntrained\n"
     claim = json.loads((checkpoints / "claim.json").read_text())
+    holder = claim.pop("holder")
+    assert holder["boot"] == processes.boot_id()
     assert claim == {"v": 1, "job": 7, "incarnation": 2, "tag": agent.tag}
     assert os.listdir(checkpoints) == ["claim.json"]
 

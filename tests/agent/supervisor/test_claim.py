@@ -1,0 +1,118 @@
+"""Whose a checkpoint folder is while an attempt lives there: two homes have one job where one was copied."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdl.agent.supervisor import claim, processes
+from hpcdl.agent.supervisor.claim import LIVE_S, ClaimBeat, Foreign, supervisor_here, write_claim
+from hpcdl.trainer import checkpoints
+from tests.agent.conftest import until
+
+IDENTITY = "a" * 32
+
+
+def claimed_by(folder: Path, holder: dict[str, object] | None, incarnation: int = 2) -> Path:
+    write_claim(str(folder), 7, incarnation, f"first:7:{incarnation}:n1", IDENTITY, holder=holder)
+    return folder / "claim.json"
+
+
+def take(folder: Path, continue_from: str = "") -> None:
+    write_claim(str(folder), 7, 3, "second:7:3:n1", IDENTITY, continue_from, supervisor_here())
+
+
+def tag_of(path: Path) -> str:
+    return str(json.loads(path.read_text())["tag"])
+
+
+@pytest.mark.parametrize("continue_from", ["", "any"])
+def test_who_lives_here_keeps_the_folder_from_a_copy_of_its_home(tmp_path: Path, continue_from: str) -> None:
+    path = claimed_by(tmp_path, supervisor_here())
+    os.utime(path, (0, 0))  # its process is seen: nothing depends on the time
+    before = path.read_bytes()
+    with pytest.raises(Foreign) as refused:
+        take(tmp_path, continue_from)
+    said = str(refused.value)
+    assert said.startswith("attempt 2 of a job of another HPCDL_HOME (first:7:2:n1) lives in the checkpoint folder")
+    assert said.endswith("hpcdl retry 7")
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["claim.json"]
+    claimed_by(tmp_path, supervisor_here(), 3)  # its own daemon's next attempt may
+
+
+def test_who_is_gone_here_does_not(tmp_path: Path) -> None:
+    """Whatever the file's time: a restore under a new name need not wait."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    holder = supervisor_here() | {"pid": child.pid, "start": processes.start_ticks(child.pid)}
+    path = claimed_by(tmp_path, holder)
+    with pytest.raises(Foreign):
+        take(tmp_path)
+    child.communicate(b"\n")
+    take(tmp_path)
+    assert tag_of(path) == "second:7:3:n1"
+
+
+def test_of_another_machine_the_time_of_the_claim_counts(tmp_path: Path) -> None:
+    elsewhere = supervisor_here() | {"boot": "another"}
+    path = claimed_by(tmp_path, elsewhere)
+    with pytest.raises(Foreign):
+        take(tmp_path)
+    assert os.listdir(tmp_path) == ["claim.json"]
+    now = path.stat().st_mtime
+    os.utime(path, (now, now - LIVE_S - 1))
+    take(tmp_path)
+    assert tag_of(path) == "second:7:3:n1"
+
+
+@pytest.mark.parametrize("holder", [None, {}, {"pid": "x"}, [], {"pid": 1, "start": None}])
+def test_a_claim_that_names_no_process_is_taken_as_before(tmp_path: Path, holder: object) -> None:
+    """Of an earlier version, or damaged."""
+    path = claimed_by(tmp_path, None)
+    body = json.loads(path.read_text()) | {"holder": holder}
+    path.write_text(json.dumps(body))
+    os.utime(path, (0, 0))
+    take(tmp_path)
+    assert tag_of(path) == "second:7:3:n1"
+
+
+def test_a_claim_is_renewed_until_its_attempt_is_over(tmp_path: Path) -> None:
+    path = claimed_by(tmp_path, supervisor_here())
+    written = path.stat().st_mtime
+    os.utime(path, (0, 0))
+    beat = ClaimBeat(str(tmp_path), "first:7:2:n2")  # of another node of the same attempt
+    beat._renew()
+    assert path.stat().st_mtime >= written - 1
+    beat._renew(over=True)
+    assert path.stat().st_mtime >= written - 1, "the node that claimed last goes on"
+    ClaimBeat(str(tmp_path), "first:7:2:n1")._renew(over=True)
+    assert path.stat().st_mtime < written - LIVE_S
+    for other in ("first:7:3:n1", "second:7:2:n1"):
+        ClaimBeat(str(tmp_path), other)._renew()
+        assert path.stat().st_mtime < written - LIVE_S, "it is not theirs"
+    path.unlink()
+    ClaimBeat(str(tmp_path), "first:7:2:n1")._renew()
+    assert not path.exists()
+
+
+def test_the_thread_renews_it_and_says_when_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "BEAT_S", 0.01)
+    path = claimed_by(tmp_path, supervisor_here())
+    written = path.stat().st_mtime
+    os.utime(path, (0, 0))
+    beat = ClaimBeat(str(tmp_path), tag_of(path))
+    beat.begin()
+    until(lambda: path.stat().st_mtime >= written - 1, "it is renewed")
+    beat.end()
+    until(lambda: path.stat().st_mtime < written - LIVE_S, "it is over")
+
+
+def test_ranks_that_form_anew_keep_who_holds_the_claim(tmp_path: Path) -> None:
+    holder = supervisor_here()
+    path = claimed_by(tmp_path, holder)
+    checkpoints.claim(tmp_path, 7, 2, 4, "first:7:2:n1", IDENTITY)
+    body = json.loads(path.read_text())
+    assert (body["membership"], body["holder"]) == (4, holder)
