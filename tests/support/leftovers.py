@@ -22,7 +22,7 @@ from hpcdl.agent.supervisor import launch, processes
 from hpcdl.agent.supervisor.processes import Process
 
 VARIABLE = "TESTS_OF_HPCDL"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """For what is on its way out when the last test is over."""
 REAP_S = 0.02
 LOOK_S = 0.5
