@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import rng
-from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
+from hpcdl.trainer.boundaries import Boundaries, read_place, require, write_place
 
 CHECKPOINT = "lightning.ckpt"
+HELD = ("_load_combined_loader_states", "_combined_loader", "_data_fetcher", "epoch_loop", "_restarting")
+"""What is called or replaced of the fit loop. Lightning promises none of them."""
 
 
 def fit(trainer: Any, model: Any, *args: Any, every: int | None = None, **options: Any) -> None:
@@ -60,6 +62,9 @@ def suspendable(*, every: int | None = None) -> Any:
             # Last, for what other callbacks do at the end of a step is to be in the checkpoint.
             trainer.callbacks = [*(each for each in trainer.callbacks if each is not self), self]
             loop = trainer.fit_loop
+            require(package.partition(".")[0], loop, HELD)
+            require(package.partition(".")[0], loop.epoch_loop, ("advance", "on_advance_end", "_restarting"))
+            require(package.partition(".")[0], trainer, ("_checkpoint_connector",))
             prepare, end_batch = loop._load_combined_loader_states, loop.epoch_loop.on_advance_end
 
             def load_states() -> None:  # called between the loaders and their first iterators
@@ -75,6 +80,18 @@ def suspendable(*, every: int | None = None) -> Any:
                 self._end_batch(trainer)
 
             loop._load_combined_loader_states, loop.epoch_loop.on_advance_end = load_states, on_advance_end
+            if self.ckpt_path is not None:
+                self._begin_without_validation(loop.epoch_loop)
+
+        def _begin_without_validation(self, loop: Any) -> None:
+            """A checkpoint where a validation is due was written after it: Lightning 2.4 would validate again."""
+            train = loop.advance
+
+            def advance(fetcher: Any) -> None:
+                loop._restarting = False
+                train(fetcher)
+
+            loop.advance = advance
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             from hpcdl.trainer.torch import Ranks

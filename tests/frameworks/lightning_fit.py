@@ -1,5 +1,6 @@
 # ruff: noqa: E402 (attaching comes before the heavy imports)
-"""A Lightning fit: `python lightning_fit.py OUT`. OUT gets the sha256 of all that was trained.
+"""A Lightning fit: `python lightning_fit.py OUT`. OUT gets the number of steps, the sha256 of all that was trained,
+and the version of Lightning.
 
 LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
 LIGHTNING_KILLED: at so many steps the second rank of the first attempt is killed.
@@ -97,4 +98,4 @@ digest = hashlib.sha256()
 for tensor in network.state_dict().values():
     digest.update(tensor.numpy().tobytes())
 if trainer.is_global_zero:
-    Path(sys.argv[1]).write_text(f"{trainer.global_step} {digest.hexdigest()}")
+    Path(sys.argv[1]).write_text(f"{trainer.global_step} {digest.hexdigest()} {lightning.__version__}")

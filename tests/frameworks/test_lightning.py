@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, Trained, check_stops
+from tests.frameworks.trained import ENDED, HERE, OLDER, PATIENCE_S, PYTHON, ROOT, Trained, check_stops
 
 SCRIPT = str(HERE / "lightning_fit.py")
 
@@ -28,6 +28,16 @@ def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int,
     if "LIGHTNING_RANKS" in env:  # whoever loses a rank that is killed is not to blame: no retry is spent
         killed, began = trained.run([SCRIPT], (), "--retries", "0", LIGHTNING_KILLED="7", **env)
         assert (killed, began) == (whole, [0, 5])
+
+
+def test_an_older_version_validates_once_at_a_step(trained: Trained) -> None:
+    """It would do so again where it goes on, 18 steps being 4 batches into an epoch: EarlyStopping would come early."""
+    env = {"PYTHONPATH": f"{OLDER / 'lightning-2.4.0'}:{ROOT}", "LIGHTNING_RANKS": "2"}
+    whole, _ = trained.run([SCRIPT], (), **env)
+    parts, began = trained.run([SCRIPT], (18,), **env)
+    check_stops(began, (18,), ranks=2)
+    assert parts == whole
+    assert (whole.split()[0], whole.split()[2]) == ("24", "2.4.0")
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["command", "script"])
