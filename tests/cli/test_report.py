@@ -59,8 +59,10 @@ def test_a_suspend_is_told_in_the_users_words(home: Path, hpcdl: Run, purpose: P
     home.mkdir(mode=0o700)
     with SqliteJournal(home / "ledger.sqlite") as journal:
         journal.append(
-            (at, replace(event, purpose=purpose) if isinstance(event, SuspendRequested) else event)
-            for at, event in set_three(BEGIN)
+            [
+                (at, replace(event, purpose=purpose) if isinstance(event, SuspendRequested) else event)
+                for at, event in set_three(BEGIN)
+            ]
         )
     assert f"\nsuspends: 1 {said}\n" in hpcdl("report").out
     assert hpcdl("report", "--json").value["suspends"] == {purpose.value: 1}

@@ -1,6 +1,7 @@
 """Whether a deadline will be met, as the API answers it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,8 @@ def test_another_objective_is_said_to_be_one(controller: Controller) -> None:
     controller.step([cmd.ChooseObjective("jct")], NOW)
     found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
     assert found is not None
-    first, more = found["lines"]  # type: ignore[misc]
+    lines: Any = found["lines"]
+    first, more = lines
     assert first.endswith(" % likely under hpcdl config objective deadline (now jct)")
     assert len(first) <= 78
     assert more.startswith("if nothing else comes, it is done by ")
