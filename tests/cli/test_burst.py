@@ -84,7 +84,7 @@ def test_what_has_no_plan_names_the_layer(hpcdl: Run, file: Path) -> None:
     assert len(told.err.splitlines()) == 1
     missing = hpcdl("burst", "plan", "vgg61")
     assert (missing.code, missing.out) == (1, "")
-    assert "there are inception-v3, vgg16" in missing.err
+    assert "did you mean vgg16?" in missing.err
 
 
 def test_compare_and_scaling_predict(hpcdl: Run) -> None:
