@@ -477,9 +477,9 @@ class LeftBehind(IncarnationEvent):
 class IncarnationEnded(IncarnationEvent):
     """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
     `final`: what the job becomes once nothing of it is left, or None: it goes on. `fruitless`: so many of its attempts
-    in a row, with this one, failed by no error of its program's and got no further. `unfit_nodes`: those that
-    failed it, as their agents said, since it last began on any. `hold`: it is held from here on, and after what; "": it
-    is not.
+    in a row, with this one, failed by no error of its program's and got no further. `unfit_nodes`: those that failed
+    it, as their agents said, since it last began on any; `perhaps_own`: by what may be its user's doing. `hold`: it is
+    held from here on, and after what; "": it is not.
     """
 
     cause: Cause
@@ -493,6 +493,7 @@ class IncarnationEnded(IncarnationEvent):
     fruitless: int = 0
     unfit_nodes: tuple[str, ...] = ()
     hold: str = ""
+    perhaps_own: bool = False
 
     @property
     def signature(self) -> str:

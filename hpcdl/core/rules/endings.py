@@ -207,14 +207,16 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
     if incarnation.placement is None:
         return event
     unfit = unfit_nodes(job, incarnation)
-    event = replace(event, fruitless=_fruitless(job, incarnation, cause), unfit_nodes=unfit)
+    lasting = any(part.permanent for part in incarnation.parts)
+    fruitless = _fruitless(job, incarnation, cause)
+    event = replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=lasting)
     again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))
     pauses = again if cause is Cause.USER_ERROR else max(again, event.fruitless)
     if cause in FAILURES and pauses > 1:
         event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16)))
-    permanent = any(part.permanent for part in incarnation.parts) and fails_everywhere(world, job, unfit)
+    permanent = lasting and fails_everywhere(world, job, unfit)
     final, why = _final(job, event, again, permanent, rules)
     hold = "" if final is not None or permanent else _hold(event, again, rules)
     return replace(event, final=final, final_detail=why, hold=hold)

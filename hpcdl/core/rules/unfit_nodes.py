@@ -1,7 +1,8 @@
 """Nodes that fail a job though nothing is wrong with it: a mount of theirs is stale, say. The job is tried elsewhere.
 
 Agents say which error is of that kind (hpcdl/agent/supervisor/node_faults.py). Such a node is excluded for a while, as
-long as the job has others to go to; what fails on all of them is common to them, or the job's own.
+long as the job has others to go to; what fails on all of them is common to them, or the job's own. What may be its
+user's doing excludes a node for no longer than it takes to try another one that is free: other jobs want it.
 """
 
 from collections.abc import Iterator
@@ -9,8 +10,11 @@ from collections.abc import Iterator
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.health import again
 from hpcdl.core.model.incarnation import Incarnation
-from hpcdl.core.model.units import fold_nodes
+from hpcdl.core.model.units import GpuRef, fold_nodes
 from hpcdl.core.model.world import Job, World
+
+TRY_S = 60.0
+"""For a start elsewhere."""
 
 
 def unfit_nodes(job: Job, ended: Incarnation) -> tuple[str, ...]:
@@ -21,10 +25,14 @@ def unfit_nodes(job: Job, ended: Incarnation) -> tuple[str, ...]:
     return tuple(sorted({*job.unfit_nodes, *here}))
 
 
-def is_left_elsewhere(world: World, job: Job, unfit: tuple[str, ...]) -> bool:
-    """Whether there are nodes for the job, busy or not, besides those that failed it."""
-    others = (node for node in world.nodes.values() if node.name not in unfit)
-    return sum(len(node.usable) >= job.spec.gpus_min for node in others) >= job.spec.nodes
+def is_left_elsewhere(world: World, job: Job, unfit: tuple[str, ...], *, free: bool = False) -> bool:
+    """Whether there are nodes for the job, busy or not (or `free` ones), besides those that failed it."""
+    found = 0
+    for node in world.nodes.values():
+        if node.name not in unfit:
+            gpus = [gpu for gpu in node.usable if not (free and GpuRef(node.name, gpu) in world.holders)]
+            found += len(gpus) >= job.spec.gpus_min
+    return found >= job.spec.nodes
 
 
 def fails_everywhere(world: World, job: Job, unfit: tuple[str, ...]) -> bool:
@@ -48,11 +56,13 @@ def exclusions(
             if entry is not None and entry.reason.startswith(f"{why}: "):
                 yield ev.AvoidLifted(name, None, f"job {job.id} fails on {fold_nodes(event.unfit_nodes)} alike")
         return
+    if event.perhaps_own and not is_left_elsewhere(world, job, event.unfit_nodes, free=True):
+        return
     held = () if job.last.placement is None else job.last.placement.nodes
     for name in held if avoid_s > 0 else ():
         node = world.nodes.get(name)
         if name not in event.unfit_nodes or node is None or node.lost or node.avoids(None) is not None:
             continue
         before = next((each for each in node.avoided if each.index is None), None)
-        times, until = again(before, now, avoid_s)
+        times, until = (1, now + min(TRY_S, avoid_s)) if event.perhaps_own else again(before, now, avoid_s)
         yield ev.GpuAvoided(name, None, until, f"{why}: {event.detail}", times)

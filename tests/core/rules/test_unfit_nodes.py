@@ -42,7 +42,9 @@ def test_a_job_that_one_node_fails_runs_on_another(fault: dict[str, Any]) -> Non
     model.run_to_end()
     job = model.job(1)
     assert (job.outcome, job.last_incarnation, job.last.placement.nodes) == (JobState.DONE, 2, ("n2",))
-    assert excluded(model) == ["n1"]
+    assert excluded(model) == ([] if fault.get("permanent") else ["n1"]), (
+        "for as long as it may not be its user's doing"
+    )
     (said,) = [r.event for r in model.journal.records if isinstance(r.event, ev.GpuAvoided)]
     where = "exit code 126: " if "code" in fault else ""
     assert (said.index, said.moves, said.reason) == (
@@ -62,6 +64,19 @@ def test_the_others_do_not_try_that_node_meanwhile() -> None:
     assert starts.count(("n1",)) <= 2, "those that were started there at once"
     model.run(2 * 3600.0)
     assert excluded(model) == []
+
+
+def test_what_may_be_its_users_doing_keeps_no_node_from_others() -> None:
+    """As a working directory that is nowhere: the others are busy for long, and it is tried again where it was."""
+    model = cluster({"n1": 1, "n2": 1}, n2=DENIED)
+    model.submit(SPEC)
+    model.run(3.0)
+    model.submit(SPEC)
+    model.run_until(lambda: model.job(2).last_incarnation == 5)
+    assert (model.job(2).outcome, model.job(2).unfit_nodes) == (None, ("n2",))
+    assert not [r for r in model.journal.records if isinstance(r.event, ev.GpuAvoided)]
+    model.run_to_end()
+    assert set(model.states().values()) == {JobState.DONE}
 
 
 def test_what_fails_on_several_nodes_is_the_jobs_own() -> None:
