@@ -106,7 +106,7 @@ def require(framework: str, of: Any, names: Iterable[str]) -> None:
     if missing := [name for name in names if not hasattr(of, name)]:
         version = getattr(sys.modules.get(framework), "__version__", "of this version")
         raise RuntimeError(
-            f"{framework} {version} has no {', '.join(missing)} in its {type(of).__name__}, "
+            f"{framework} {version} has no {', '.join(missing)} in its {getattr(of, '__name__', type(of).__name__)}, "
             "without which hpcdl cannot save its training: use a version that docs/trainer-guide.md names"
         )
 

@@ -17,12 +17,15 @@ from typing import Any
 
 from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
+from hpcdl.trainer.boundaries import require
 from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.session import attach
 
 POSITION = "position.json"
 BACKENDS = ("tensorflow", "torch", "jax")
 METRICS = ("metrics",)
+HELD = ("train_function", "steps_per_execution")
+"""What is used of the model that is not Keras' documented interface; with JAX `jax_state_sync`, too."""
 
 
 def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | None = None) -> Any:
@@ -39,6 +42,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
     backend = keras.backend.backend()
     if backend not in BACKENDS:
         raise RuntimeError(f"suspending a Keras fit needs one of the backends {', '.join(BACKENDS)}, not {backend}")
+    require("keras", model, (*HELD, "jax_state_sync") if backend == "jax" else HELD)
 
     class Suspendable(keras.callbacks.Callback):
         """See `suspendable`."""
@@ -205,6 +209,8 @@ class Data:
 
     def __init__(self, epochs: Any, dataset: Any, takes: bool) -> None:
         """`takes`: its batches are taken from the iterator itself, so what is done is passed over here."""
+        if epochs.steps_per_epoch is not None:
+            require("keras", epochs, ("_current_iterator",))
         self.epochs = epochs
         self.taken = 0  # batches, of the newest iterator
         self._dataset = dataset

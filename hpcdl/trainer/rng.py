@@ -58,8 +58,9 @@ def _of_tensorflow() -> tuple[Any, Any]:
     has used it. To ask for them by TensorFlow's own functions would make them."""
     generators = sys.modules.get("tensorflow.python.ops.stateful_random_ops")
     generator = getattr(generators, "global_generator", None)
-    context = sys.modules.get("tensorflow.python.eager.context")
-    if context is None or context.global_seed() is None:
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    seed = getattr(context, "global_seed", None)  # not TensorFlow's public name, and no save is to fail for want of it
+    if seed is None or seed() is None:
         return generator, None
     return generator, getattr(context.context(), "_rng", None)
 

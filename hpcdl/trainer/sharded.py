@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import rng
+from hpcdl.trainer.boundaries import require
 from hpcdl.trainer.session import attach
 from hpcdl.trainer.torch import copied, disk_errors, write_values
 
@@ -71,6 +72,13 @@ class Parts:
     def save(self, folder: Path) -> None:
         """Write this rank's shards into the folder, which all ranks were given. Collective."""
         self._write(folder, self._state(), self._values())
+
+    def snapshots(self) -> Callable[[], Callable[[Path], None]]:
+        """`snapshot`. Raises RuntimeError, before a step is trained, where PyTorch has not what it takes."""
+        from torch.distributed.checkpoint import staging
+
+        require("torch", staging, ("BlockingAsyncStager",))
+        return self.snapshot
 
     def snapshot(self) -> Callable[[Path], None]:
         """Copy the state to host memory; what is returned writes the copy as `save` does. Collective."""

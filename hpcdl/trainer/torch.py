@@ -242,7 +242,7 @@ def steps(
         load=state.load,
         every=every,
         ranks=ranks,
-        snapshot=state.snapshot if asynchronous else None,
+        snapshot=state.snapshots() if asynchronous else None,
         together=Ranks(group=group),
     )
 
