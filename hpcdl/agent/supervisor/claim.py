@@ -37,7 +37,8 @@ _ALL_JOBS = re.compile(r"\.tmp-.*|claim\.json|from-start-\d+")  # what is no che
 
 
 class Stale(Exception):
-    """A newer incarnation, or another job, has claimed the folder; the message names it."""
+    """A newer incarnation, or another job, has claimed the folder, or one of another home's lives there; the message
+    names it. Another attempt may do better."""
 
 
 class Foreign(Exception):
@@ -89,9 +90,9 @@ def write_claim(
 ) -> None:
     """Claim the folder, made if it is missing, durably. `holder`: as `supervisor_here`.
 
-    Raises Foreign if what it holds is another job's, and `continue_from` does not name that one, or while an attempt of
-    another home's lives there; Stale if a higher incarnation of the job has claimed it, or an incarnation of another
-    job (or of another instance's) that is as high or higher; and OSError.
+    Raises Foreign if what it holds is another job's, and `continue_from` does not name that one; Stale if a higher
+    incarnation of the job has claimed it, or an incarnation of another job (or of another instance's) that is as high
+    or higher, or while an attempt of another home's lives there; and OSError.
 
     A membership in the same incarnation's claim stays there: it is its ranks' to raise, and nobody's to lower."""
     os.makedirs(directory, exist_ok=True)
@@ -109,9 +110,9 @@ def write_claim(
                 )
             if owner and _instance(owner) != _instance(tag) and _lives(folder):
                 who = ":".join(owner.split(":")[:4])
-                raise Foreign(
+                raise Stale(
                     f"attempt {newest} of a job of another HPCDL_HOME ({who}) lives in the checkpoint folder "
-                    f"{directory}: nothing was loaded or changed; once that one has ended: hpcdl retry {job}"
+                    f"{directory}: nothing was loaded or changed, and this job waits until that one has ended"
                 )
             if newest > incarnation:
                 raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")

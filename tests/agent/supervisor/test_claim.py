@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.agent.supervisor import claim, processes
-from hpcdl.agent.supervisor.claim import LIVE_S, ClaimBeat, Foreign, supervisor_here, write_claim
+from hpcdl.agent.supervisor.claim import LIVE_S, ClaimBeat, Stale, supervisor_here, write_claim
 from hpcdl.trainer import checkpoints
 from tests.agent.conftest import until
 
@@ -34,11 +34,11 @@ def test_who_lives_here_keeps_the_folder_from_a_copy_of_its_home(tmp_path: Path,
     path = claimed_by(tmp_path, supervisor_here())
     os.utime(path, (0, 0))  # its process is seen: nothing depends on the time
     before = path.read_bytes()
-    with pytest.raises(Foreign) as refused:
+    with pytest.raises(Stale) as refused:
         take(tmp_path, continue_from)
     said = str(refused.value)
     assert said.startswith("attempt 2 of a job of another HPCDL_HOME (first:7:2:n1) lives in the checkpoint folder")
-    assert said.endswith("hpcdl retry 7")
+    assert said.endswith("this job waits until that one has ended")
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["claim.json"]
     claimed_by(tmp_path, supervisor_here(), 3)  # its own daemon's next attempt may
@@ -49,7 +49,7 @@ def test_who_is_gone_here_does_not(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     holder = supervisor_here() | {"pid": child.pid, "start": processes.start_ticks(child.pid)}
     path = claimed_by(tmp_path, holder)
-    with pytest.raises(Foreign):
+    with pytest.raises(Stale):
         take(tmp_path)
     child.communicate(b"\n")
     take(tmp_path)
@@ -59,7 +59,7 @@ def test_who_is_gone_here_does_not(tmp_path: Path) -> None:
 def test_of_another_machine_the_time_of_the_claim_counts(tmp_path: Path) -> None:
     elsewhere = supervisor_here() | {"boot": "another"}
     path = claimed_by(tmp_path, elsewhere)
-    with pytest.raises(Foreign):
+    with pytest.raises(Stale):
         take(tmp_path)
     assert os.listdir(tmp_path) == ["claim.json"]
     now = path.stat().st_mtime
