@@ -1,5 +1,6 @@
 """`.ci/pytest`: what failed beside other tests runs once more, alone."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,8 @@ def run(folder: Path, races: int, wrong: bool) -> tuple[int, str]:
     shutil.copy(SCRIPT, folder / ".ci")
     (folder / "test_it.py").write_text(f"RACES, WRONG = {races}, {wrong}\n{TESTS}")
     argv = [str(folder / ".ci" / "pytest"), sys.executable, "-q", "--rootdir", str(folder), "--numprocesses", "1"]
-    done = subprocess.run([*argv, "test_it.py"], capture_output=True, text=True, cwd="/")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # we may be a worker
+    done = subprocess.run([*argv, "test_it.py"], capture_output=True, text=True, cwd="/", env=env)
     return done.returncode, done.stdout
 
 
