@@ -361,10 +361,10 @@ def exit_of(
     if not detail:
         detail = cause_line(tail) if rank is None else rank.detail
     outside = killed if killed in OUTSIDE_SIGNALS and name is None and not ours else None
-    failed_by_mount = name is None and not oom and node_faults.says_mount(detail)
-    return Exit(
-        code, name, detail, code == STALE and attached, oom, None if oom else outside, node_fault=failed_by_mount
-    )
+    # Its program says so, which may be wrong: a closed terminal gives EIO, too. So it may be its user's doing.
+    said = name is None and not oom and node_faults.says_mount(detail)
+    stale = code == STALE and attached
+    return Exit(code, name, detail, stale, oom, None if oom else outside, node_fault=said, permanent=said)
 
 
 def node_failure(code: int, error: OSError, detail: str) -> Exit:

@@ -12,7 +12,7 @@ MOUNT = frozenset({
     *(errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EREMOTEIO, errno.ENODEV),
     errno.ENXIO,
 })  # fmt: skip
-"""What a mount answers whose server, daemon or disk is away. No job can cause it."""
+"""What a mount answers whose server, daemon or disk is away. No job can cause it where we ask the mount ourselves."""
 
 LASTING = frozenset({
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP),

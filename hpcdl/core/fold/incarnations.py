@@ -405,7 +405,8 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         return
     if event.cause is Cause.SUSPENDED:
         ob.observe_save(world, job, incarnation, at)
-    note_ending(world, job.id, incarnation, event.cause, at)
+    if not event.perhaps_own:
+        note_ending(world, job.id, incarnation, event.cause, at)
     before, failed = job.failures, event.cause in FAILURES
     same = failed and event.signature == before.signature
     world.jobs[job.id] = changed(

@@ -209,7 +209,8 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
     unfit = unfit_nodes(job, incarnation)
     lasting = any(part.permanent for part in incarnation.parts)
     fruitless = _fruitless(job, incarnation, cause)
-    event = replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=lasting)
+    perhaps_own = lasting or any(part.code == STALE_EXIT and part.signal is None for part in incarnation.parts)
+    event = replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=perhaps_own)
     again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))

@@ -64,7 +64,9 @@ def test_who_loses_a_rank_that_was_killed_is_not_to_blame() -> None:
     ],
 )
 def test_a_program_that_a_stale_mount_ended(last: str, node_fault: bool) -> None:
-    assert ended(f"step 3\n{last}\n".encode()).node_fault == node_fault
+    found = ended(f"step 3\n{last}\n".encode())
+    assert found.node_fault == node_fault
+    assert found.permanent == node_fault, "its program alone says so: it may be its user's doing"
     assert not ended(f"{last}\n".encode(), status=9).node_fault, "it was killed, whatever it said before"
     assert not ended(f"{last}\ngoes on without it\nValueError: no such data set\n".encode()).node_fault
 

@@ -79,6 +79,18 @@ def test_what_may_be_its_users_doing_keeps_no_node_from_others() -> None:
     assert set(model.states().values()) == {JobState.DONE}
 
 
+def test_a_mistake_of_two_jobs_keeps_no_gpu_from_others() -> None:
+    """An array with a mistyped folder fails its GPU again and again: that says nothing of the GPU."""
+    model = cluster({"n1": 1, "n2": 1}, n2=DENIED)
+    model.submit(SPEC)
+    model.run(3.0)
+    model.submit(SPEC, SPEC)
+    model.run_until(lambda: all(model.job(number).last_incarnation >= 4 for number in (2, 3)))
+    assert not [r for r in model.journal.records if isinstance(r.event, ev.GpuAvoided)]
+    assert not model.world.nodes["n2"].failed
+    model.check_replay()
+
+
 def test_what_fails_on_several_nodes_is_the_jobs_own() -> None:
     model = cluster({"n1": 1, "n2": 1, "n3": 1, "n4": 1}, n1=DENIED, n2=DENIED, n3=DENIED, n4=DENIED)
     model.submit(SPEC)
