@@ -7,6 +7,7 @@ nobody knows that part's end. Those, and what `retention` has taken out of the w
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +19,8 @@ from hpcdl.core.model.world import Job
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.ledger.trim import is_unsaved, remove_unsaved
 from hpcdl.wire.private_files import NotPrivate, read_private
+
+log = logging.getLogger("hpcdl.daemon")
 
 EVENTS = 1_000
 """Of a job, in one piece."""
@@ -46,8 +49,12 @@ class UnsavedFolders:
             job = jobs.get(number)
             if job is None or not job.finished or self._looked.get(number) == job.last_incarnation:
                 continue
-            if job.spec.checkpoint_dir is None and is_unsaved(self._folder / str(number)) and self._all_gone(job):
-                self._remove(job)
+            try:
+                if job.spec.checkpoint_dir is None and is_unsaved(self._folder / str(number)) and self._all_gone(job):
+                    self._remove(job)
+            except OSError as error:  # TimeoutError among them: nobody answered
+                log.warning("the checkpoint folder of job %d is looked at again later: %s", number, error)
+                continue  # the others do not wait for this one
             # Only now: what could not be asked or removed is tried again. Of a finished job no part is heard any more.
             self._looked[number] = job.last_incarnation
 

@@ -11,7 +11,9 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState
+from hpcdl.daemon import unsaved_folders
 from hpcdl.daemon.unsaved_folders import UnsavedFolders, all_gone
+from hpcdl.ledger.trim import remove_unsaved
 from tests.report.story import placed
 from tests.support.model_cluster import Cluster
 from tests.support.model_parts import Conduct
@@ -135,11 +137,29 @@ def test_what_could_not_be_removed_is_removed_at_the_next_look(tmp_path: Path, m
     folder, loop = claimed(tmp_path, 1, model.job(1).identity), Loop(model)
     unsaved = UnsavedFolders(tmp_path, loop)  # type: ignore[arg-type]
     loop.busy = True
-    with pytest.raises(TimeoutError):
-        unsaved.look()
+    unsaved.look()
+    assert folder.exists()
     loop.busy = False
     unsaved.look()
     assert not folder.exists()
+
+
+def test_one_folder_that_stays_keeps_no_other(
+    tmp_path: Path, model: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitted(model, JobSpec(("a",), "a"), JobSpec(("a",), "a"))
+    model.run_to_end()
+    folders = [claimed(tmp_path, number, model.job(number).identity) for number in (1, 2)]
+
+    def refuse(folder: Path) -> None:
+        if folder.name == "1":
+            raise PermissionError("it is another's")
+        remove_unsaved(folder)
+
+    monkeypatch.setattr(unsaved_folders, "remove_unsaved", refuse)
+    UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
+    assert [folder.exists() for folder in folders] == [True, False]
+    assert "job 1 is looked at again later: it is another's" in caplog.text
 
 
 def test_a_part_that_nobody_saw_end_keeps_the_claim(tmp_path: Path) -> None:
