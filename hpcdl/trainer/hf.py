@@ -19,7 +19,7 @@ from hpcdl.trainer.resumable_loader import ResumableLoader
 _OF_RUN = re.compile(r"epoch|total_flos|train_.*|.*_(runtime|per_second)")
 """What is logged of the run, and no curve is kept of."""
 
-LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
+LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 """What the trainer keeps of the losses it logs; not every version has each of them."""
 
 HELD = ("get_train_dataloader", "_maybe_log_save_evaluate", "_save_checkpoint", "_save_rng_state", "_load_rng_state")
