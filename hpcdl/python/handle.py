@@ -6,6 +6,7 @@ Each question makes a connection of its own, so a job may be used from any threa
 import asyncio
 import json
 import time
+import warnings
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -105,11 +106,16 @@ class Job(Generic[T_co]):
     def wait(self, timeout: float | None = None) -> str:
         """Wait until it is finished; its state then. Raises TimeoutError after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
+        held = False
         with self._client() as client:
             while True:
                 left = PIECE_S if end is None else min(PIECE_S, max(0.0, end - time.monotonic()))
                 answer = client.get(path_with("/v1/wait", ids=self.id, timeout=round(left, 3)), wait_s=left)
-                state = str(answer["jobs"][0]["state"])
+                row = answer["jobs"][0]
+                state = str(row["state"])
+                if row.get("held_after") and not held:
+                    held = True
+                    warnings.warn(f"job {self.id} is {row['reason']}", stacklevel=2)
                 if answer["done"]:
                     return state
                 if end is not None and time.monotonic() >= end:
