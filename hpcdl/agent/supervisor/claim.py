@@ -112,7 +112,7 @@ def write_claim(
                 who = ":".join(owner.split(":")[:4])
                 raise Stale(
                     f"attempt {newest} of a job of another HPCDL_HOME ({who}) lives in the checkpoint folder "
-                    f"{directory}: nothing was loaded or changed, and this job waits until that one has ended"
+                    f"{directory}: nothing was loaded or changed, and this job is tried again"
                 )
             if newest > incarnation:
                 raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")

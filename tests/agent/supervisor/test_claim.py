@@ -38,7 +38,7 @@ def test_who_lives_here_keeps_the_folder_from_a_copy_of_its_home(tmp_path: Path,
         take(tmp_path, continue_from)
     said = str(refused.value)
     assert said.startswith("attempt 2 of a job of another HPCDL_HOME (first:7:2:n1) lives in the checkpoint folder")
-    assert said.endswith("this job waits until that one has ended")
+    assert said.endswith("this job is tried again")
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["claim.json"]
     claimed_by(tmp_path, supervisor_here(), 3)  # its own daemon's next attempt may
