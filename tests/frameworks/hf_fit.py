@@ -2,7 +2,7 @@
 """Hugging Face's Trainer: `python hf_fit.py OUT`. OUT gets the sha256 of all that was trained, what was logged,
 and the version of transformers.
 
-HF_DATA: workers, stream (an iterable dataset); HF_CALLBACK: the script keeps its own call of `train`."""
+HF_DATA: workers, stream (an iterable dataset); HF_CALLBACK: the script keeps its own call of `train`; TEST_EPOCHS."""
 
 import hpcdl.trainer as hpcdl
 
@@ -26,6 +26,7 @@ from hpcdl.trainer import hf
 from tests.frameworks.stops import stop
 
 DATA, EVERY = os.environ.get("HF_DATA", ""), int(os.environ.get("HF_EVERY") or 0) or None
+EPOCHS = int(os.environ.get("TEST_EPOCHS") or 3)
 out = Path(sys.argv[-1])
 table = torch.randn(90, 12, generator=torch.Generator().manual_seed(1))
 
@@ -76,7 +77,7 @@ args = TrainingArguments(
     use_cpu=True,
     per_device_train_batch_size=4,
     gradient_accumulation_steps=3,  # 23 batches an epoch: 8 steps, the last of 2 batches
-    num_train_epochs=3,
+    num_train_epochs=EPOCHS,
     max_steps=24 if DATA == "stream" else -1,
     learning_rate=0.01,
     lr_scheduler_type="cosine",
@@ -96,7 +97,7 @@ trainer = Trainer(
     data_collator=collate,
     train_dataset=Stream() if DATA == "stream" else Numbered(),
     eval_dataset=Numbered(),
-    callbacks=[Stop(), EarlyStoppingCallback(early_stopping_patience=2)],
+    callbacks=[Stop(), EarlyStoppingCallback(early_stopping_patience=EPOCHS - 1)],
 )
 if os.environ.get("HF_CALLBACK"):
     resume = hf.suspendable(trainer, every=EVERY)

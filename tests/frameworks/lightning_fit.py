@@ -3,7 +3,7 @@
 and the version of Lightning.
 
 LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
-LIGHTNING_KILLED: at so many steps the second rank of the first attempt is killed.
+TEST_EPOCHS: as many, not 3. LIGHTNING_KILLED: at so many steps the second rank of the first attempt is killed.
 LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random; where Lightning is pytorch_lightning."""
 
 import hpcdl.trainer as hpcdl
@@ -24,6 +24,7 @@ import torch
 from hpcdl.trainer.lightning import fit, suspendable
 from tests.frameworks.stops import stop
 
+EPOCHS = int(os.environ.get("TEST_EPOCHS") or 3)
 KILLED = int(os.environ.get("LIGHTNING_KILLED") or -1)
 RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
 if STREAM:
@@ -79,10 +80,10 @@ quiet: dict[str, Any] = {
     "enable_progress_bar": False,
     "enable_model_summary": False,
 }
-quiet |= {"accelerator": "cpu", "max_epochs": 3}
+quiet |= {"accelerator": "cpu", "max_epochs": EPOCHS}
 network = Network()
 if RANKS > 1:
-    stopping = lightning.pytorch.callbacks.EarlyStopping("val_loss", patience=2)
+    stopping = lightning.pytorch.callbacks.EarlyStopping("val_loss", patience=2 if EPOCHS == 3 else 4 * EPOCHS)
     more = {"strategy": "ddp", "devices": RANKS, "accumulate_grad_batches": 2, "val_check_interval": 4}
     trainer = lightning.Trainer(callbacks=[Stop(), stopping], **quiet, **more)
     loaders = {"long": load(250, batch_size=8), "short": load(80, batch_size=8)}

@@ -28,7 +28,7 @@ def test_ranks_are_held_together(tmp_path: Path, argv: list[str], env: dict[str,
         supervisor(run, tmp_path / "ckpt", log=tmp_path / "log") as parent,
         controller(run) as agent,
     ):
-        child = parent.start(["-c", EXEC, PYTHON, *argv, str(out)], HPCDL_SHARE="background", **env)
+        child = parent.start(["-c", EXEC, PYTHON, *argv, str(out)], HPCDL_SHARE="background", TEST_EPOCHS="40", **env)
 
         def waits() -> bool:
             parent.poll()
@@ -41,6 +41,7 @@ def test_ranks_are_held_together(tmp_path: Path, argv: list[str], env: dict[str,
             agent.duty = duty
             while agent.page.words[COUNT] < goal:
                 parent.poll()
+                assert child.poll() is None, "it has ended before it was held again"
                 time.sleep(0.01)
             agent.duty = 0.0
         agent.duty = 1.0
