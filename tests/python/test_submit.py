@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -246,7 +247,9 @@ def test_an_executor_needs_no_daemon_before_its_first_call() -> None:
         "python": "/opt/python3", "gpus": "1:2", "after": "prepare", "deadline": "+2h", "max_parallel": 3,
         "env": {"A": "1"}, "time": timedelta(hours=1), "output": Path("x-%j.out"),
     }  # fmt: skip
-    hpcdl.Executor(**given).shutdown()
+    executor = hpcdl.Executor(**given)
+    assert isinstance(executor, futures.Executor)
+    executor.shutdown()
 
 
 FORKS = """
