@@ -108,6 +108,7 @@ def test_the_thread_renews_it_and_says_when_it_is_over(tmp_path: Path, monkeypat
     until(lambda: path.stat().st_mtime >= written - 1, "it is renewed")
     beat.end()
     until(lambda: path.stat().st_mtime < written - LIVE_S, "it is over")
+    assert tag_of(path) == "first:7:2:n1", "only its time is another"
 
 
 def test_ranks_that_form_anew_keep_who_holds_the_claim(tmp_path: Path) -> None:
