@@ -21,6 +21,7 @@ def _main() -> int:
         help="this many emulated GPUs instead of real ones; auto: as many as the batch system granted, where this "
         "machine has no GPU driver",
     )
+    parser.add_argument("--daemon", type=int, metavar="PID", help="that starts it; once that is gone it does not begin")
     inside = parser.add_argument_group("in a batch job", "where its signals mean that the node is wanted back")
     inside.add_argument("--allocation", default="", metavar="ID", help="the batch job's id")
     inside.add_argument("--left", type=float, metavar="S", help="seconds until its walltime ends")
@@ -40,7 +41,7 @@ def _main() -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    return main(arguments.home, arguments.node, number, said, stay, arguments.absence)
+    return main(arguments.home, arguments.node, number, said, stay, arguments.absence, arguments.daemon)
 
 
 if __name__ == "__main__":

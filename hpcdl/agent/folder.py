@@ -100,13 +100,13 @@ def mount_of(path: Path, mounts: str | None = None) -> Mount:
     return best
 
 
-def lock(folder: Path) -> int:
+def lock(folder: Path, daemon: int | None = None) -> int:
     """A descriptor that holds the agent's lock for as long as this process lives.
 
-    Raises AnotherAgent: it has not come free in time; or it has, but whoever started this process (a daemon that was
-    killed) is gone: no daemon waits for this agent then, and none may be left to end it.
+    `daemon`: the process that started this one, None where that was no daemon. Raises AnotherAgent: the lock has not
+    come free in time; or it has, but that daemon is gone. Its successor starts an agent of its own where it needs one,
+    and knows nothing of this one: where it has stopped meanwhile, nobody would end it.
     """
-    parent = os.getppid()
     fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
     until = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -120,9 +120,9 @@ def lock(folder: Path) -> int:
             known = read_about(folder)
             who = f"process {known.pid}" if known is not None else "another process"
             raise AnotherAgent(f"this node has an agent already: {who}, in {folder}") from None
-        if os.getppid() != parent:
+        if daemon not in (None, os.getppid()):
             os.close(fd)
-            raise AnotherAgent(f"this node had an agent until now, in {folder}, and who started this one is gone")
+            raise AnotherAgent(f"the daemon that started this agent, process {daemon}, is gone")
         # The file may have been removed and made anew while we waited.
         if _same_file(fd, folder / LOCK):
             return fd

@@ -36,12 +36,21 @@ END_S = 2.0
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
-def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: EnclosingJob, absence_s: float) -> int:
+def main(
+    home: Path,
+    node: str,
+    emulate_gpus: int | None,
+    said: bool,
+    stay: EnclosingJob,
+    absence_s: float,
+    daemon: int | None = None,
+) -> int:
     """Runs until a signal or the daemon ends it. 0: so ended; 3: this node has an agent; 1: it cannot run. One line
     says why.
 
     `emulate_gpus` None: as many as this node's last agent had, unless real ones are what was `said`. `stay`: the batch
     job that this is in; there supervisors without an agent end their trainers after `absence_s` seconds.
+    `daemon`: the process that started this one, None where that was no daemon.
     """
     os.umask(0o077)
     early = _Early()
@@ -56,7 +65,7 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Encl
         absence_s = min(config.agent_absence_s, absence_s) if stay.allocation else config.agent_absence_s
         access = _access(home, early)
         run = folder.run_folder(home, node, access.instance)
-        lock = folder.lock(run)
+        lock = folder.lock(run, daemon)
         early.may_go(run)
     except AnotherAgent as error:
         return _fail(str(error), ANOTHER_RUNS)

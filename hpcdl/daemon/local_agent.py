@@ -105,6 +105,7 @@ class LocalAgent:
 
     def _start(self, monotonic: float) -> None:
         argv = [sys.executable, "-P", "-m", "hpcdl.agent", "--home", str(self._home), "--node", self._node]
+        argv += ["--daemon", str(os.getpid())]
         if self._emulate_gpus is not None:
             argv += ["--emulate-gpus", str(self._emulate_gpus)]
         out = os.open(self._home / OUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

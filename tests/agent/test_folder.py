@@ -21,8 +21,7 @@ def test_a_lock_that_comes_free_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_agent_whose_daemon_died_takes_no_place_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next daemon's stop would end the agent that was there, and know nothing of this one."""
     held = folder.lock(tmp_path)
-    parents = iter([4711, 1])
-    monkeypatch.setattr(os, "getppid", lambda: next(parents))
     monkeypatch.setattr(time, "sleep", lambda _: os.close(held))
-    with pytest.raises(AnotherAgent, match="who started this one is gone"):
-        folder.lock(tmp_path)
+    with pytest.raises(AnotherAgent, match="the daemon that started this agent, process 4711, is gone"):
+        folder.lock(tmp_path, daemon=4711)
+    os.close(folder.lock(tmp_path, daemon=os.getppid()))

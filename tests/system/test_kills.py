@@ -399,6 +399,16 @@ def _agent(home: Path, node: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(argv, stdout=out, stderr=out)
 
 
+def test_an_agent_whose_daemon_was_killed_before_it_began_does_not_stay(cluster: Cluster) -> None:
+    """No other daemon knows of it, so none would end it."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(cluster.home), "--node", "n2", "--daemon", str(dead.pid)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"hpcdl agent: the daemon that started this agent, process {dead.pid}, is gone\n"
+
+
 @pytest.mark.parametrize("seed", range(1))
 def test_random_kills_over_a_queue(make_cluster: MakeCluster, seed: int) -> None:
     """A few of what benchmarks/torture.py does in the hundreds."""
