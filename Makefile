@@ -53,7 +53,7 @@ $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt $(wildcard tests/fra
 
 # Too large for `make test`. One at a time: each of these imports takes a core for seconds.
 test-frameworks: $(VENV)/.installed-test $(FRAMEWORKS)/.installed
-	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest -v tests/frameworks $(ARGS)
+	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -v tests/frameworks $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .

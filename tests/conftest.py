@@ -47,13 +47,19 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     SESSION.running.discard(nodeid)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        SESSION.failed.add(report.nodeid)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A session that leaves something behind has failed, and not by tests that may run once more (.ci/pytest)."""
+    """A session that leaves something behind has failed, and not by tests that may run once more (.ci/pytest): those
+    show it again if it is theirs."""
     if SESSION.owner:
         SESSION.kept = session.exitstatus == pytest.ExitCode.TESTS_FAILED
         session.config.stash[LEFT] = SESSION.left()
-        if session.config.stash[LEFT]:
+        if not all(map(SESSION.failed_in_the_file_of, session.config.stash[LEFT])):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             SESSION.kept = True
 

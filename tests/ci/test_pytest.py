@@ -1,4 +1,4 @@
-"""`.ci/pytest`: what failed beside other tests runs once more, alone."""
+"""`.ci/pytest`: what failed runs once more, alone."""
 
 import os
 import shutil

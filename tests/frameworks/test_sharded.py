@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -55,7 +56,10 @@ class Runs:
     def run(self, ranks: int, *arguments: str, stops: str = "") -> dict[int, str]:
         """The states by their steps."""
         processes = self.start(ranks, *arguments, stops=stops)
-        assert [each.wait(SLOW_S) for each in processes] == [0] * ranks, self.log()
+        try:
+            assert [each.wait(SLOW_S) for each in processes] == [0] * ranks, self.log()
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it hung:\n{(self.out / 'log').read_text()}")
         return self.states()
 
     def states(self) -> dict[int, str]:

@@ -44,6 +44,8 @@ class Session:
         """Whether the folder stays, for somebody to look at."""
         self.running: set[str] = set()
         """The tests that run now."""
+        self.failed: set[str] = set()
+        """The tests that failed."""
         self._workers: set[int] = set()
         self._adopts = False
         self._over = threading.Event()
@@ -83,6 +85,10 @@ class Session:
         if self._adopts:  # a chain too, in which each starts the next and ends
             processes.kill_own_children(self._workers.__contains__, self._reap, PATIENCE_S)
         return [f"process {pid}: {each}" for each, pid in said.items()]
+
+    def failed_in_the_file_of(self, said: str) -> bool:
+        """Whether what `left` says is of a test in whose file one failed, which often ends before it has cleared up."""
+        return any(f"{test.partition('::')[0]}::" in said for test in self.failed)
 
     def _described(self, pid: int) -> str:
         """Of a chain, another link may be all that can still be looked at."""

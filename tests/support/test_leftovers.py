@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.leftovers import VARIABLE
+from tests.support.leftovers import VARIABLE, Session
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +84,15 @@ def test_a_chain_in_which_each_starts_the_next_is_named_and_ended() -> None:
 
 def test_whoever_ends_is_waited_for() -> None:
     assert found(ENDS, "ends") == [[], [], []]
+
+
+def test_what_a_failed_test_left_is_known_to_be_its_file_s() -> None:
+    session = Session()
+    assert not session.failed_in_the_file_of("process 7: python -m tests.x, of tests/a/test_b.py::test_c (setup)")
+    session.failed.add("tests/a/test_b.py::test_d[1]")
+    assert session.failed_in_the_file_of("process 7: python -m tests.x, of tests/a/test_b.py::test_c (setup)")
+    assert not session.failed_in_the_file_of("process 7: python -m tests.x, of tests/a/test_bb.py::test_c")
+    assert not session.failed_in_the_file_of("process 7: it started others and ended")
 
 
 FILES = """

@@ -6,6 +6,7 @@ environment, output and exit, and nothing of hpcdl was imported before its scrip
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
+ABORT_S, CLOSE_S = 20.0, 20.0
 PLAIN = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}  # they count when it is imported
 
 
@@ -38,9 +40,11 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float = 180.0) -> int:
+        """Its exit code. Raises TimeoutExpired, after all of its origin's have ended, and said where they were."""
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
+                self._origin.abort()
                 raise subprocess.TimeoutExpired(self.args, timeout)
             time.sleep(0.01)
         return code
@@ -57,6 +61,7 @@ class Preloaded:
     """The process that imported PyTorch, and whatever else is named in `modules`."""
 
     def __init__(self, modules: Sequence[str]) -> None:
+        self._forks: list[Forked] = []
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
         argv = [sys.executable, "-m", "tests.trainer.preloaded", str(theirs.fileno()), *modules]
@@ -76,7 +81,20 @@ class Preloaded:
             socket.send_fds(self._channel, [json.dumps(request).encode()], [writes])
         finally:
             os.close(writes)
-        return Forked(self, int(self._answer()), argv, ours)
+        forked = Forked(self, int(self._answer()), argv, ours)
+        self._forks.append(forked)
+        return forked
+
+    def abort(self) -> None:
+        """Ends all that still run; each writes the stacks of its threads to its standard error."""
+        for each in self._forks:
+            each.send_signal(signal.SIGABRT)
+        end = time.monotonic() + ABORT_S
+        while living := [each for each in self._forks if each.poll() is None]:
+            if time.monotonic() > end:
+                for each in living:
+                    each.kill()
+            time.sleep(0.01)
 
     def ended(self, pid: int) -> int | None:
         """Its exit code, once it has one; asked again after that, it is an error."""
@@ -90,6 +108,11 @@ class Preloaded:
         return answer
 
     def close(self) -> None:
+        end = time.monotonic() + CLOSE_S
+        while (living := [each.args for each in self._forks if each.poll() is None]) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.abort()
+        assert not living, f"{living} had not ended"
         self._channel.close()
         self._process.wait(180)
 
@@ -126,6 +149,7 @@ def serve(channel: socket.socket) -> str | None:
         for number in (1, 2):
             os.dup2(output, number)
         os.close(output)
+        faulthandler.enable(2)
         os.chdir(asked["cwd"])
         os.environ.clear()
         os.environ.update(asked["env"])
