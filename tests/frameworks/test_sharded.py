@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from hpcdl.trainer import checkpoints
 from tests.support.ports import free_port
-from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded, preloaded
+from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded, ended, preloaded
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -55,11 +54,8 @@ class Runs:
 
     def run(self, ranks: int, *arguments: str, stops: str = "") -> dict[int, str]:
         """The states by their steps."""
-        processes = self.start(ranks, *arguments, stops=stops)
-        try:
-            assert [each.wait(SLOW_S) for each in processes] == [0] * ranks, self.log()
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"it hung:\n{(self.out / 'log').read_text()}")
+        codes = ended(self.start(ranks, *arguments, stops=stops), SLOW_S)
+        assert codes == [0] * ranks, (self.out / "log").read_text()
         return self.states()
 
     def states(self) -> dict[int, str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
-ABORT_S, CLOSE_S = 20.0, 20.0
+ABORT_S, CLOSE_S, FAILED_S = 20.0, 20.0, 10.0
 PLAIN = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}  # they count when it is imported
 
 
@@ -40,14 +40,16 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float = 180.0) -> int:
-        """Its exit code. Raises TimeoutExpired, after all of its origin's have ended, and said where they were."""
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
-                self._origin.abort()
                 raise subprocess.TimeoutExpired(self.args, timeout)
             time.sleep(0.01)
         return code
+
+    def abort_all(self) -> None:
+        """Ends all processes of the same origin; each writes the stacks of its threads to its standard error."""
+        self._origin.abort()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -55,6 +57,19 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def ended(ranks: Sequence[Forked], timeout: float = 180.0) -> list[int]:
+    """Exit codes of one group of processes. Where one fails the others may wait for it for long: they are aborted, as
+    all are where it takes too long, and their standard error says where they were."""
+    end = time.monotonic() + timeout
+    while None in (codes := [each.poll() for each in ranks]):
+        if any(codes):
+            end = min(end, time.monotonic() + FAILED_S)
+        if time.monotonic() > end:
+            ranks[0].abort_all()
+        time.sleep(0.01)
+    return [each.wait() for each in ranks]
 
 
 class Preloaded:

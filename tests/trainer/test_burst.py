@@ -16,7 +16,7 @@ from hpcdl.trainer import checkpoints
 from hpcdl.trainer.burst import widths
 from hpcdl.trainer.stages import overlaps, rows
 from tests.trainer.nodes import Nodes, nodes
-from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded
+from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded, ended
 from tests.trainer.supervisor import Supervisor, supervisor, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -51,7 +51,7 @@ def losses(path: Path) -> dict[int, str]:
 
 def test_gradients_are_those_of_one_process(tmp_path: Path, origin: Preloaded) -> None:
     argv = [[str(RANKS), str(rank), "4", str(tmp_path / "meet")] for rank in range(4)]
-    codes = [child.wait() for child in start(origin, argv, tmp_path / "ranks")]
+    codes = ended(start(origin, argv, tmp_path / "ranks"))
     said = [(tmp_path / "ranks" / str(rank)).read_text() for rank in range(4)]
     assert codes == [0] * 4, "\n".join(each[-2000:] for each in said)
     cases = [json.loads(line) for line in said[0].splitlines() if line.startswith("{")]
@@ -122,7 +122,7 @@ def reference(origin: Preloaded, folder: Path, steps: int, changes: str) -> Path
     """What rank 0 said of a run with these plans to which nothing happened; its last state is in `folder`."""
     command = [str(FIT), "--steps", str(steps), "--changes", changes, "--out", str(folder)]
     children = start(origin, [command] * 4, folder)
-    assert [child.wait() for child in children] == [0] * 4, (folder / "0").read_text()
+    assert ended(children) == [0] * 4, (folder / "0").read_text()
     return folder / "0"
 
 
