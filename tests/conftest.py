@@ -58,8 +58,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     show it again if it is theirs."""
     if SESSION.owner:
         SESSION.kept = session.exitstatus == pytest.ExitCode.TESTS_FAILED
-        session.config.stash[LEFT] = SESSION.left()
-        if not all(map(SESSION.failed_in_the_file_of, session.config.stash[LEFT])):
+        left = session.config.stash[LEFT] = SESSION.left()
+        if not all(map(SESSION.failed_in_the_file_of, left)):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             SESSION.kept = True
 

@@ -191,6 +191,7 @@ def test_an_agent_that_ends_again_and_again_is_given_up(tmp_path: Path, monkeypa
         agent.look(now)
         process = agent._process
         assert process is not None
+        assert isinstance(process.args, list)
         assert process.args[-2:] == ["--daemon", str(os.getpid())]
         process.wait()
         now += 100.0
