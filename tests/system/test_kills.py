@@ -19,7 +19,7 @@ import pytest
 from hpcdl.agent.supervisor.processes import process_of
 from hpcdl.client import Client
 from hpcdl.wire.access import read_access
-from tests.system.cluster import PATIENCE_S, Cluster, kill
+from tests.system.cluster import PATIENCE_S, TRAINER, Cluster, kill
 from tests.system.proxy import Proxy
 
 MakeCluster = Callable[..., Cluster]
@@ -283,6 +283,27 @@ def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: 
     cluster.cli("resume", str(job))
     cluster.until_done(job)
     cluster.check_weights(job, 200)
+
+
+def test_the_writer_is_killed_after_the_other_node_was_done(make_cluster: MakeCluster) -> None:
+    """Their ranks do not wait for each other: that one was done is no end of the training."""
+    cluster = make_cluster(gpus=2).start()
+    cluster.add_agent("n2", 2)
+    pace = 'if [ "$HPCDL_NODE_RANK" = 0 ]; then pace=0.4; else pace=0.001; fi; exec "$@" --step-s "$pace"'
+    argv = ["sh", "-c", pace, "sh", sys.executable, str(TRAINER), "25", "--save-every", "5"]
+    answer = cluster.cli("submit", "--json", "--nodes", "2", "--gpus", "2", "--steps", "25", "--", *argv)
+    job = int(answer["jobs"][0]["id"])
+
+    def ended() -> list[str]:
+        return [event["body"]["node"] for event in cluster.events(job) if event["kind"] == "Exited"]
+
+    cluster.until(lambda: ended() != [])
+    assert ended() == ["n2"]
+    cluster.until(lambda: cluster.job(job)["saved_step"] is not None)
+    kill(cluster.trainer_pid(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 25)
+    assert cluster.job(job)["incarnation"] == 2
 
 
 def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: Path) -> None:

@@ -127,6 +127,10 @@ class TrainerProcesses:
         connected = [rank for rank in self.ranks.values() if rank.connection is not None]
         return min(connected, key=lambda rank: rank.number, default=None)
 
+    def writes(self, rank: Rank) -> bool:
+        """Whether it is the one of this node that may write checkpoints: none of a lower number was ever here."""
+        return rank.number <= min(each.number for each in self.ranks.values())
+
     @property
     def living_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.alive]

@@ -418,7 +418,7 @@ class Supervisor:
                 self._record("damaged", step=packet.step, path=packet.path, why=packet.why)
             case packets.DonePacket():
                 self._reached(packet.step)
-                self._lingering.said_done(self._step or 0, self._clock.now())
+                self._lingering.said_done(self._step or 0, self._clock.now(), self._trainer.writes(rank))
 
     def _on_saved(self, rank: Rank, packet: packets.SavedPacket) -> None:
         rank.saving = False
@@ -562,6 +562,7 @@ class Lingering:
 
     def __init__(self, log: str, patience_s: float) -> None:
         self._ranks = 0  # that are done
+        self._writer = False  # is among them
         self._step = 0  # at which they were
         self._log = log
         self._patience_s = patience_s
@@ -570,17 +571,19 @@ class Lingering:
 
     @property
     def done(self) -> bool:
-        """A rank said that training is complete."""
-        return self._ranks > 0
+        """The rank that writes checkpoints said that training is complete. Another one's word says nothing of that: it
+        may not wait for the writer, which may still train, or be killed as it saves."""
+        return self._writer
 
     def trained(self, step: int) -> None:
         """A rank has come to this step: beyond the last one it is another training of the same program."""
         if step > self._step:
-            self._ranks = 0
+            self._ranks, self._writer = 0, False
 
-    def said_done(self, step: int, now: float) -> None:
-        """A rank says it."""
+    def said_done(self, step: int, now: float, writer: bool) -> None:
+        """A rank says it. `writer`: the one that writes checkpoints."""
         self._ranks += 1
+        self._writer = self._writer or writer
         self._step = max(self._step, step)
         self._stillness = Watchdog(self._log, now, STILL * self._ranks)
         self._next_look = now

@@ -98,8 +98,8 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     at_end = total is not None and done.step is not None and done.step >= total
     saved_all = at_end and total is not None and done.saved_step is not None and done.saved_step >= total
     suspended = incarnation.checkpoint if incarnation.checkpoint is not None and incarnation.checkpoint.final else None
-    said_done = suspended is None and any(part.done for part in parts)
-    if (saved_all or said_done) and not any(part.lost or _failed(part) for part in parts):
+    said_done = any(part.done for part in parts) and all(map(_finished, parts))
+    if (saved_all or (said_done and suspended is None)) and not any(part.lost or _failed(part) for part in parts):
         # Whatever ended it on its way out, suspended or killed: another attempt would have nothing to train.
         worst = next((part for part in parts if part.code or part.signal), None)
         return Cause.DONE, "" if worst is None else f"all of its steps were done, {_how(worst)}"
@@ -115,7 +115,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     asked = {part.ended_by for part in parts} - {None}
     # Asked to go, a program may exit with 0 only because it caught a signal: it is done if it said so, or was at its
     # last step. One that was complete and said neither resumes from its last checkpoint and comes to its end again.
-    complete = at_end or any(part.done for part in parts)
+    complete = at_end or said_done
     if clean and (not asked or (complete and "end" not in asked)):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
@@ -159,6 +159,12 @@ def _failed(part: Part) -> bool:
     if part.hint is not None:
         return part.hint not in OUTSIDE_CAUSES
     return part.ended_by is None and bool(part.code or part.signal) and not killed_from_outside(part)
+
+
+def _finished(part: Part) -> bool:
+    """Whether it said that its training is complete, or ended well, unasked. Another part's word says nothing of it:
+    where ranks do not wait for each other, one may be done while the writer trains, or is killed as it saves."""
+    return part.done or (part.code == 0 and part.signal is None and part.ended_by is None)
 
 
 def _untrained(job: Job, incarnation: Incarnation) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from hpcdl.agent.supervisor import watchdog
+from hpcdl.agent.supervisor.packets import AttachPacket
+from hpcdl.agent.supervisor.ranks import TrainerProcesses
+from hpcdl.agent.supervisor.side_channel import SideChannelClient
 from hpcdl.agent.supervisor.supervisor import Lingering
 
 PATIENCE_S = 100.0
@@ -45,16 +50,27 @@ def ends_at(lingering: Lingering, until: int, each_second: object = None) -> int
 def test_only_once_it_said_so(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
     assert ends_at(lingering, 1000) is None
-    lingering.said_done(7, 1000.0)
+    lingering.said_done(7, 1000.0, True)
     assert lingering.done
     assert not lingering.over(1, 1000.0)
     assert not lingering.over(1, 1099.0)
     assert lingering.over(1, 1110.0)
 
 
+def test_the_word_of_a_rank_that_does_not_write_is_not_enough(trainer: Trainer) -> None:
+    lingering = Lingering(str(trainer.log), PATIENCE_S)
+    lingering.said_done(7, 0.0, False)
+    assert not lingering.done
+    assert ends_at(lingering, 1000) is None
+    lingering.said_done(7, 1000.0, True)
+    assert lingering.done
+    lingering.trained(8)
+    assert not lingering.done
+
+
 def test_one_that_stands_still(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
-    lingering.said_done(7, 0.0)
+    lingering.said_done(7, 0.0, True)
 
     def polls(now: int) -> None:
         trainer.cpu_s += 0.01  # 1 % of a CPU: threads that wait with a timeout
@@ -66,7 +82,7 @@ def test_one_that_stands_still(trainer: Trainer) -> None:
 
 def test_one_that_computes(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
-    lingering.said_done(7, 0.0)
+    lingering.said_done(7, 0.0, True)
 
     def computes(now: int) -> None:
         if now % 90 == 0:
@@ -77,5 +93,20 @@ def test_one_that_computes(trainer: Trainer) -> None:
 
 def test_one_that_prints(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
-    lingering.said_done(7, 0.0)
+    lingering.said_done(7, 0.0, True)
     assert ends_at(lingering, 1000, lambda now: trainer.prints() if now % 80 == 0 else None) is None
+
+
+def test_the_writer_is_whoever_has_the_lowest_number_though_it_was_killed(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        trainer = TrainerProcesses("tag", folder)
+        connection = cast(SideChannelClient, None)
+        first = trainer.attach(AttachPacket(os.getpid(), 2, 1, 0), connection)
+        assert trainer.writes(first)
+        second = trainer.attach(AttachPacket(os.getppid(), 3, 1, 0), connection)
+        first.connection = None
+        assert trainer.writes(first)
+        assert not trainer.writes(second)
+    finally:
+        os.close(folder)

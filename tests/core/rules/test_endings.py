@@ -188,6 +188,19 @@ def test_past_its_last_step_it_is_done_whatever_ends_it(how: dict[str, object], 
         )
 
 
+@pytest.mark.parametrize("asked", [None, "suspend", "end"])
+def test_the_writer_s_end_counts_and_not_that_another_rank_was_done(asked: str | None) -> None:
+    """Ranks that do not wait for each other: one node's was done while the other's was killed as it saved step 40."""
+    other = part(node="n2", code=0, done=True)
+    killed = incarnation(part(signal="SIGKILL", ended_by=asked), other, ending=Cause.INFRASTRUCTURE)
+    job = replace(JOB, progress=JobProgress(40, 134, 20))
+    assert cause_of(job, killed)[0] is not Cause.DONE
+    if asked != "end":
+        left = incarnation(part(code=0, ended_by="suspend"), other)
+        assert cause_of(job, left)[0] is Cause.SUSPENDED
+    assert cause_of(job, incarnation(part(signal="SIGKILL", done=True), other))[0] is Cause.DONE
+
+
 def test_an_error_of_its_own_after_the_last_step_is_one() -> None:
     assert cause_of(JOB, incarnation(part(code=1, done=True)))[0] is Cause.USER_ERROR
     assert cause_of(JOB, incarnation(part(code=0, done=True), ending=Cause.CANCELLED))[0] is Cause.CANCELLED
