@@ -69,7 +69,7 @@ from hpcdl.ledger.series import SeriesChange
 from hpcdl.milp import Reallocation
 from hpcdl.policies import all_policies
 from hpcdl.solver import prepare
-from hpcdl.wire.access import AccessFile, write_access
+from hpcdl.wire.access import AccessError, AccessFile, read_access, write_access
 from hpcdl.wire.messages import HeartbeatMessage
 from hpcdl.wire.private_files import read_private
 
@@ -246,7 +246,8 @@ class Daemon:
         self.loop.start()
         identity = self.identity
         secrets = (identity.certificate, identity.token)
-        write_access(self.home, AccessFile(identity.instance, address, port, *secrets, os.getpid(), self.lease.fence))
+        self._access = AccessFile(identity.instance, address, port, *secrets, os.getpid(), self.lease.fence)
+        write_access(self.home, self._access)
         self.viewers.publish(identity, listener, self._on_trouble)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         ticks.start()
@@ -367,6 +368,11 @@ class Daemon:
         if not self.lease.renew():
             # A commit finds it, and ends us; so there has to be one.
             self.loop.send(cmd.Trouble("lease", "this daemon does not hold it any more"))
+            return
+        try:
+            read_access(self.home)
+        except AccessError:  # it was removed, or is damaged: without it no command finds us, nor can end us
+            write_access(self.home, self._access)
 
     def _keep_samples(self, samples: Sequence[GpuTelemetry]) -> None:
         # In the controller's thread: a commit that waits for the disk must not hold up the API.

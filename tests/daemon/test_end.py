@@ -43,6 +43,21 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
         cluster.stop()
 
 
+@pytest.mark.parametrize("damage", [None, b"{"])
+def test_a_daemon_whose_access_file_is_lost_is_found_again(tmp_path: Path, damage: bytes | None) -> None:
+    """Without that file no command would find it, nor could end it, and no other daemon may start."""
+    cluster = Cluster(tmp_path / "home", gpus=1).start()
+    try:
+        file = cluster.home / "access.json"
+        before = file.read_bytes()
+        file.unlink() if damage is None else file.write_bytes(damage)
+        cluster.until(lambda: file.exists() and file.read_bytes() == before)
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert str(cluster.daemon_pid) in cluster.cli("daemon", "stop")
+    finally:
+        cluster.stop()
+
+
 COMPILES = """
 import sys, threading, time
 from hpcdl.wire.readable import readable
