@@ -127,7 +127,7 @@ def agreed(first: BatchJob, second: BatchJob) -> BatchJob:
         return second
     if second.state is BatchState.GONE and first.state is BatchState.ENDED:
         return first  # forgotten in between
-    if first.state is second.state and _one_run(first, second):
+    if first.state is second.state and _one_run(first, second) and _one_end(first, second):
         return replace(
             first,
             nodes=first.nodes or second.nodes,
@@ -146,6 +146,11 @@ def _one_run(first: BatchJob, second: BatchJob) -> bool:
         return False
     times = ((first.started_at, second.started_at), (first.until, second.until))
     return all(one is None or other is None or abs(one - other) < SAME_S for one, other in times)
+
+
+def _one_end(first: BatchJob, second: BatchJob) -> bool:
+    """Whether it ended well, or not, by both; one that has not the exit code says nothing of that."""
+    return first.code is None or second.code is None or first.done == second.done
 
 
 def strays(

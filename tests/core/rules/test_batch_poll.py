@@ -284,6 +284,7 @@ def test_a_pilot_whose_agent_has_come_is_not_taken_to_wait_whatever_is_polled() 
 
 
 RUNS = BatchJob("7", BatchState.RUNNING, nodes=("n1",), started_at=100.0, until=700.0)
+WELL = BatchJob("7", BatchState.ENDED, code=0)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +305,13 @@ RUNS = BatchJob("7", BatchState.RUNNING, nodes=("n1",), started_at=100.0, until=
         (BatchJob("7", BatchState.MISSING), BatchJob("7", BatchState.ENDED), BatchState.ENDED),
         (BatchJob("7", BatchState.ENDED), BatchJob("7", BatchState.GONE), BatchState.ENDED),
         (BatchJob("7", BatchState.ENDED), RUNS, BatchState.UNKNOWN),
+        (WELL, WELL, BatchState.ENDED),
+        (WELL, BatchJob("7", BatchState.ENDED), BatchState.ENDED),
+        (BatchJob("7", BatchState.ENDED, failed=True), WELL, BatchState.ENDED),
+        (replace(WELL, code=1), replace(WELL, code=2), BatchState.ENDED),
+        (WELL, replace(WELL, code=1), BatchState.UNKNOWN),
+        (replace(WELL, code=1), WELL, BatchState.UNKNOWN),
+        (replace(WELL, preempted=True), WELL, BatchState.UNKNOWN),
         (BatchJob("7", BatchState.PENDING), RUNS, BatchState.UNKNOWN),
     ],
 )
