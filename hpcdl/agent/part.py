@@ -502,7 +502,9 @@ class AgentPart:
             log.info("%s was started before", self)
         except (StartRefusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
             log.warning("%s cannot be started: %s", self, error)
-            self._report_exit(_not_started(error, self.names))
+            spec = self._order.spec
+            named = spec is not None and spec.checkpoint_dir is not None
+            self._report_exit(_not_started(error, self.names, named=named))
             return
         self.stage = Stage.FOLLOWED
 
@@ -730,11 +732,12 @@ class Rescales:
         return not self.left and self.newest is not None and self.newest.nodes[0] == self._node
 
 
-def _not_started(error: Exception, names: Names) -> ev.Exited:
-    """The report of a part that could not be started."""
+def _not_started(error: Exception, names: Names, *, named: bool) -> ev.Exited:
+    """The report of a part that could not be started. `named`: its user chose the checkpoint folder; where that is one
+    of the daemon's home, nothing about it is the job's doing."""
     node_fault = permanent = False
     if isinstance(error, run_folder.CheckpointFolderError):
-        node_fault, permanent = error.node_fault, error.permanent
+        node_fault, permanent = error.node_fault, error.permanent and named
     elif isinstance(error, OSError):
         node_fault = error.errno in MOUNT
     why = str(error)[:500]

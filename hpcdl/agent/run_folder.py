@@ -40,7 +40,10 @@ class CheckpointFolderError(OSError):
     other attempt does."""
 
     def __init__(self, folder: str, error: OSError) -> None:
-        super().__init__(f"the checkpoint folder {folder} cannot be made: {error.strerror or error}")
+        why = error.strerror or str(error)
+        if error.errno == errno.EEXIST and os.path.islink(folder):
+            why = f"it is a link to {os.readlink(folder)}, where no folder is"
+        super().__init__(f"the checkpoint folder {folder} cannot be made: {why}")
         self.node_fault = node_faults.is_of_node(error.errno)
         self.permanent = node_faults.is_lasting(error.errno)
 

@@ -183,15 +183,28 @@ def test_a_working_directory_that_this_node_lacks(daemon: Daemon, agents: Agents
     assert (exited.code, exited.hint, exited.permanent, exited.node_fault) == (127, "infrastructure", True, True)
 
 
-def test_a_checkpoint_folder_that_cannot_be_made(daemon: Daemon, agents: Agents, home: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_a_checkpoint_folder_that_cannot_be_made(daemon: Daemon, agents: Agents, home: Path, named: bool) -> None:
+    """One that its user named may be a mistake of theirs; one in the home is none of the job's."""
     agents.start()
     (home / "file").write_text("")
     folder = str(home / "file" / "checkpoints")
-    daemon.ask("start", 1, gpus=(0,), spec=spec_of(), checkpoint_dir=folder)
+    spec = spec_of(checkpoint_dir=folder) if named else spec_of()
+    daemon.ask("start", 1, gpus=(0,), spec=spec, checkpoint_dir=folder)
     daemon.wait("GpusFreed", 1)
     exited = daemon.wait("Exited", 1)
-    assert (exited.hint, exited.permanent, exited.node_fault) == ("infrastructure", True, True)
+    assert (exited.hint, exited.permanent, exited.node_fault) == ("infrastructure", named, True)
     assert exited.detail == f"the checkpoint folder {folder} cannot be made: Not a directory"
+
+
+def test_a_checkpoint_folder_that_is_a_link_to_nowhere(tmp_path: Path) -> None:
+    """To a file system that is not mounted, say: `File exists` would tell nobody what to look for."""
+    folder = tmp_path / "checkpoints"
+    folder.symlink_to(tmp_path / "scratch")
+    with pytest.raises(FileExistsError) as caught:
+        os.makedirs(folder, exist_ok=True)
+    told = str(run_folder.CheckpointFolderError(str(folder), caught.value))
+    assert told.endswith(f"cannot be made: it is a link to {tmp_path / 'scratch'}, where no folder is")
 
 
 @pytest.mark.parametrize(
