@@ -55,8 +55,9 @@ def open_private_folder(path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            what = "a symbolic link: name the folder that it points to" if path.is_symlink() else "not a folder"
-            raise NotPrivate(f"{path} is {what}") from None
+            if path.is_symlink():
+                raise NotPrivate(f"{path} is a symbolic link: name the folder that it points to") from None
+            raise NotPrivate(f"{path} is not a folder: move it away") from None
         raise
     try:
         check_private(os.fstat(fd), path, folder=True)
@@ -147,7 +148,7 @@ def unlink_if_there(name: str, folder: int) -> None:
 def atomic_write(path: Path, content: bytes) -> None:
     """Replace the file, or make it (0600), so that a reader or a crash sees the old content or the new, durably.
 
-    Raises OSError (disk full, no such folder); the old content is then still there.
+    Raises OSError (disk full, no such folder), which names the path; the old content is then still there.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -159,5 +160,7 @@ def atomic_write(path: Path, content: bytes) -> None:
             os.unlink(temporary.name, dir_fd=folder)
             raise
         os.fsync(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(folder)

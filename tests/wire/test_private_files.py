@@ -41,7 +41,7 @@ def test_folder_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotPrivate, match="symbolic link"):
         make_private_folder(tmp_path / "link")
     (tmp_path / "file").touch()
-    with pytest.raises(NotPrivate, match="not a folder"):
+    with pytest.raises(NotPrivate, match="not a folder: move it away"):
         make_private_folder(tmp_path / "file")
 
 
@@ -106,6 +106,15 @@ def test_atomic_write_that_fails_keeps_the_old_content(
     with pytest.raises(OSError, match="No space"):
         atomic_write(path, b"new")
     assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_atomic_write_that_fails_names_the_file_that_was_meant(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        atomic_write(path, b"new")
+    assert caught.value.filename == str(path)
     assert os.listdir(tmp_path) == ["x"]
 
 
