@@ -61,7 +61,7 @@ class UnsavedFolders:
     def _numbers(self) -> list[int]:
         try:
             return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
-        except FileNotFoundError:
+        except OSError:  # none yet, or their file system is away: there is nothing to remove, and a start says so
             return []
 
     def _all_gone(self, job: Job) -> bool:

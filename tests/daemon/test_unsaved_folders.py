@@ -109,6 +109,13 @@ def test_a_folder_that_is_a_link_stays(tmp_path: Path, model: Cluster) -> None:
     assert (folder / "claim.json").exists()
 
 
+def test_what_cannot_be_listed_is_left(tmp_path: Path, model: Cluster) -> None:
+    """Else a tick fails every ten seconds, with a traceback in the log."""
+    (tmp_path / "checkpoints").touch()
+    UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
+    assert (tmp_path / "checkpoints").is_file()
+
+
 def test_without_any_folder_nothing_is_done(tmp_path: Path, model: Cluster) -> None:
     UnsavedFolders(tmp_path, Loop(model)).look()  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
