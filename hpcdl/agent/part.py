@@ -379,9 +379,7 @@ class AgentPart:
         return self.stage is not Stage.FOLLOWED
 
     async def _end_supervisor(self) -> None:
-        """Ends a supervisor that has not done in time what it was asked to."""
-        if self._supervisor is None:
-            return
+        """Ends a supervisor that has not done in time what it was asked to, also one that never said who it is."""
         log.error("the supervisor of %s hangs, and is killed", self)
         self._verdict = (Cause.INFRASTRUCTURE, "its supervisor hung, and was ended")
         await asyncio.to_thread(self._remains.end_supervisor, self._supervisor)

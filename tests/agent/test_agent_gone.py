@@ -167,8 +167,14 @@ def test_a_supervisor_that_is_killed(daemon: Daemon, agents: Agents) -> None:
     assert not processes.tagged(daemon.instance)
 
 
-def test_a_supervisor_that_hangs_is_ended_in_the_end(daemon: Daemon, agents: Agents) -> None:
-    agents.start(patch="import hpcdl.agent.part as a; a.HUNG_AFTER_S = 0.5")
+@pytest.mark.parametrize("known", [True, False])
+def test_a_supervisor_that_hangs_is_ended_in_the_end(daemon: Daemon, agents: Agents, known: bool) -> None:
+    """Also one that hung before it had told the agent who it is."""
+    unheard = (
+        "; heard = a.AgentPart._absorb"
+        "; a.AgentPart._absorb = lambda self, record: record['type'] == 'supervisor' or heard(self, record)"
+    )
+    agents.start(patch="import hpcdl.agent.part as a; a.HUNG_AFTER_S = 0.5" + ("" if known else unheard))
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)
     os.kill(supervisor_of(agents, 1)["pid"], signal.SIGSTOP)
