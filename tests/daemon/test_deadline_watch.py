@@ -10,7 +10,6 @@ from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as de
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as ne
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.plan import Profiles
@@ -110,13 +109,13 @@ def test_a_slip_is_told_once_it_is_sure_and_not_again_after_a_restart(daemon: Da
     late = daemon.told(de.DeadlineSlipped)
     assert [(each.job, each.probability, each.passed) for each in late] == [(1, 0.0, False)], "it has not begun"
     assert [(each.job, each.meets) for each in daemon.told(de.DeadlineForeseen)] == [(1, True), (2, False)]
-    assert [each.about for each in daemon.told(ne.NoticeDue)] == [1]
+    assert [each.about for each in daemon.told(ev.NoticeDue)] == [1]
     daemon.restart()
     daemon.call()
     for _ in range(3):
         daemon.look(SURE_S)
     assert daemon.told(de.DeadlineSlipped) == late
-    assert len(daemon.told(ne.NoticeDue)) == 1
+    assert len(daemon.told(ev.NoticeDue)) == 1
 
 
 def test_a_passed_deadline_is_told_at_once_if_it_was_to_be_met(daemon: Daemon) -> None:
@@ -128,7 +127,7 @@ def test_a_passed_deadline_is_told_at_once_if_it_was_to_be_met(daemon: Daemon) -
     assert daemon.told(de.DeadlineSlipped) == []
     daemon.look(2.0)
     assert [(each.job, each.passed) for each in daemon.told(de.DeadlineSlipped)] == [(1, True)]
-    assert unknown not in {each.about for each in daemon.told(ne.NoticeDue)}
+    assert unknown not in {each.about for each in daemon.told(ev.NoticeDue)}
     before = daemon.loop.world.seq
     daemon.look(100.0)
     assert daemon.loop.world.seq == before

@@ -13,7 +13,6 @@ from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as de
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as ne
 from hpcdl.core.model import events as pe
 from hpcdl.core.model.events import IdsRaised, JobsRetired
 from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role, Share
@@ -64,13 +63,13 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield ce.GpuAvoided(name, 1 if name == "n1" else None, NOW + 60, "Xid 79", 2, True)
         yield ce.AvoidLifted(name, 1, "over")
     to = ("mailto:a@b.c", "https://h/x")
-    yield ne.NoticeDue(world.next_notice, NoticeKind.STALL, 1, "j", to, "RUNNING", "stalled", "no step")
+    yield ev.NoticeDue(world.next_notice, NoticeKind.STALL, 1, "j", to, "RUNNING", "stalled", "no step")
     for notice in list(world.notices)[:1]:
-        yield ne.NoticesSent(to[0], (notice,))
-        yield ne.NoticesFailed(to[1], (notice,), 1, "refused", NOW + 9)
-        yield ne.NoticesGivenUp(to[1], (notice,), "refused")
-        yield ne.NoticesRetried()
-        yield ne.NoticeDropped(notice)
+        yield ev.NoticesSent(to[0], (notice,))
+        yield ev.NoticesFailed(to[1], (notice,), 1, "refused", NOW + 9)
+        yield ev.NoticesGivenUp(to[1], (notice,), "refused")
+        yield ev.NoticesRetried()
+        yield ev.NoticeDropped(notice)
     spec = PilotSpec(2, 600.0, "killable", 4, NODES, "2 idle nodes")
     yield pe.PilotRequested(world.next_pilot, spec)
     for number in world.pilots:
@@ -208,12 +207,12 @@ _CHOSEN: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
     (ev.NodeSilent, {}),
     (ev.NodeLeaves, {}),
     (ev.NodeLost, {}),
-    (ne.NoticeDue, {}),
-    (ne.NoticesSent, {}),
-    (ne.NoticesFailed, {}),
-    (ne.NoticesGivenUp, {}),
-    (ne.NoticesRetried, {}),
-    (ne.NoticeDropped, {}),
+    (ev.NoticeDue, {}),
+    (ev.NoticesSent, {}),
+    (ev.NoticesFailed, {}),
+    (ev.NoticesGivenUp, {}),
+    (ev.NoticesRetried, {}),
+    (ev.NoticeDropped, {}),
     (pe.PilotRequested, {}),
     (pe.PilotSubmitted, {}),
     (pe.PilotSeen, {}),

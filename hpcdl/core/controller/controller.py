@@ -15,7 +15,6 @@ from hpcdl.core.fold.effect import EFFECTS, Decision
 from hpcdl.core.fold.fold import ChangeSet, Draft
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import BatchSeen, Command, CommandRefused, Request, Tick
-from hpcdl.core.model.events import IdsRaised
 from hpcdl.core.model.pilot import Hole, PendingBatchJob
 from hpcdl.core.model.plan import BadPlan, PilotPolicy, Plan, Policies, Policy, Profiles, Reasons, Targets, View, check
 from hpcdl.core.model.world import Target, World
@@ -66,7 +65,7 @@ class Controller:
         self._touched: ChangeSet | None = None
         self._still: set[int] = set()
 
-    def begin(self, event: ev.DaemonStarted, now: float, raised: IdsRaised | None = None) -> None:
+    def begin(self, event: ev.DaemonStarted, now: float, raised: ev.IdsRaised | None = None) -> None:
         """Records that a daemon took over, and from where ids go on where it found that. Raises JournalError."""
         draft = Draft(self.world)
         draft.add(event, now)

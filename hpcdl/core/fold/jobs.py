@@ -10,7 +10,6 @@ from hpcdl.core.fold.effect import Decision, effect
 from hpcdl.core.fold.write import job_of, story
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.arrays import expand
-from hpcdl.core.model.events import DeadlineForeseen, DeadlineSlipped, JobsRetired
 from hpcdl.core.model.frozen import changed, unchecked
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import POISON, NoticeKind
@@ -210,8 +209,8 @@ def job_ended(world: World, event: ev.JobEnded, at: float) -> None:
         world.targets = {number: target for number, target in world.targets.items() if number != job.id}
 
 
-@effect(JobsRetired, writes=("jobs", "awaited"), decides=Decision.NONE)
-def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
+@effect(ev.JobsRetired, writes=("jobs", "awaited"), decides=Decision.NONE)
+def jobs_retired(world: World, event: ev.JobsRetired, at: float) -> None:
     counts, folders = dict(world.retired), dict(world.folders)
     for number in event.jobs:
         job = world.jobs.get(number)
@@ -231,17 +230,15 @@ def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
     world.retired, world.folders = counts, folders
 
 
-@effect(DeadlineForeseen, decides=Decision.NONE)
-def deadline_foreseen(world: World, event: DeadlineForeseen, at: float) -> None:
-    """The effect."""
+@effect(ev.DeadlineForeseen, decides=Decision.NONE)
+def deadline_foreseen(world: World, event: ev.DeadlineForeseen, at: float) -> None:
     world.jobs[event.job] = changed(
         unfinished(world, event), expectation=Expectation(event.meets, at, event.probability, event.ends_at)
     )
 
 
-@effect(DeadlineSlipped, decides=Decision.NONE, notifies=NoticeKind.DEADLINE)
-def deadline_slipped(world: World, event: DeadlineSlipped, at: float) -> None:
-    """The effect."""
+@effect(ev.DeadlineSlipped, decides=Decision.NONE, notifies=NoticeKind.DEADLINE)
+def deadline_slipped(world: World, event: ev.DeadlineSlipped, at: float) -> None:
     world.jobs[event.job] = changed(
         unfinished(world, event), expectation=Expectation(False, at, event.probability, event.ends_at, slipped=True)
     )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from hpcdl.core.fold.effect import Decision, anything, effect, nothing
 from hpcdl.core.fold.write import free_gpus, jobs_near, jobs_on, put_part, put_without_gone_parts, story
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.events import IdsRaised
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.health import KEPT, Avoided, Failed
 from hpcdl.core.model.incarnation import Cause, Incarnation
@@ -228,8 +227,8 @@ def note_ending(world: World, number: int, incarnation: Incarnation, cause: Caus
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 
-@effect(IdsRaised, writes=())
-def ids_raised(world: World, event: IdsRaised, at: float) -> None:
+@effect(ev.IdsRaised, writes=())
+def ids_raised(world: World, event: ev.IdsRaised, at: float) -> None:
     if min(event.job, event.pilot, event.notice) < 1 or min(event.incarnation, event.beginning) < 0:
         raise story(world, event, "ids begin at 1")
     if event.job > world.next_job:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from hpcdl.core.fold.effect import effect
 from hpcdl.core.fold.write import story
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.events import PilotEvent
 from hpcdl.core.model.pilot import BatchState, Pilot
 from hpcdl.core.model.world import BatchEnd, World
 
@@ -54,7 +53,7 @@ def pilot_requested(world: World, event: ev.PilotRequested, at: float) -> None:
     world.next_pilot = event.pilot + 1
 
 
-def _living(world: World, event: PilotEvent) -> Pilot:
+def _living(world: World, event: ev.PilotEvent) -> Pilot:
     pilot = world.pilots.get(event.pilot)
     if pilot is None or pilot.over:
         raise story(world, event, f"no pilot {event.pilot} lives")

@@ -14,7 +14,6 @@ from hpcdl.core.fold.incarnations import accepts
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused, Request
-from hpcdl.core.model.events import JobsRetired
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
@@ -176,7 +175,7 @@ class Intake:
         busy = (request.job for request in self._pending.values())
         jobs = retention.jobs_to_retire(self.draft.world, self.now, command.keep, busy)
         if jobs:
-            self._add(JobsRetired.of(jobs))
+            self._add(ev.JobsRetired.of(jobs))
         return len(jobs)
 
     def _submitting(self) -> Submitting:

@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as de
-from hpcdl.core.model import events as ne
+from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import DeadlineForecast
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeRules
@@ -36,7 +36,7 @@ def told(model: Cluster, *kinds: type) -> list[Any]:
 
 
 def due(model: Cluster) -> list[tuple[str, str, str]]:
-    return [(str(each.what), each.cause, each.detail) for each in told(model, ne.NoticeDue)]
+    return [(str(each.what), each.cause, each.detail) for each in told(model, ev.NoticeDue)]
 
 
 def test_a_slip_is_told_in_the_commit_that_records_it_and_once() -> None:

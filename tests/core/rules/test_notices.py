@@ -8,7 +8,6 @@ import pytest
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as ne
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.job import JobSpec
@@ -84,7 +83,7 @@ def due(model: Cluster) -> list[tuple[str, int, str, str]]:
     return [
         (str(each.event.what), each.event.about, each.event.destinations[0], each.event.detail)
         for each in model.journal.records
-        if isinstance(each.event, ne.NoticeDue)
+        if isinstance(each.event, ev.NoticeDue)
     ]
 
 
