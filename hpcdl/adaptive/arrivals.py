@@ -1,9 +1,9 @@
 """What is left free for jobs that are likely to come, where GPUs that are given now cannot be had back soon.
 
-An attempt is exempt from preemption until it has trained three times as long as its start took (`core/exempt`). So a
-start that takes 40 s holds its GPUs for 160 s at least, whoever comes meanwhile. What that costs is the time that those
-who come would wait; what it gains is what the job is sooner done. Both are seconds of completion time, as the objective
-`jct` counts them, and the number of GPUs is the one with the smallest sum.
+An attempt is exempt from preemption until it has trained three times as long as its start took
+(`core/rules/exemption`). So a start that takes 40 s holds its GPUs for 160 s at least, whoever comes meanwhile. What
+that costs is the time that those who come would wait; what it gains is what the job is sooner done. Both are seconds of
+completion time, as the objective `jct` counts them, and the number of GPUs is the one with the smallest sum.
 
 Who comes is taken to come as lately: at the rate of the submits of the last MEMORY commitments, each for as many GPUs
 and as long as those were. A backlog of them grows by that rate and shrinks as free GPUs take them, in a fluid model.
