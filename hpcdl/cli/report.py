@@ -31,7 +31,7 @@ from hpcdl.cli.output import (
 )
 from hpcdl.cli.params import Moment, OneOf, OutputFile, replace_file
 from hpcdl.client import ApiError, Client, CopyWithoutDaemon, DaemonAway, path_with
-from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.units import count, seconds_text
 
 if TYPE_CHECKING:
     from hpcdl.core.model.events import Recorded
@@ -244,7 +244,7 @@ def _print(found: "Account") -> None:
     print()
     if width:
         print("  ".join(f"{_drawn(_MARKS[name])} {name}" for name in NAMES))
-    print(f"{found.gpus} GPUs, {_span_text(found)}")
+    print(f"{count(found.gpus, 'GPU')}, {_span_text(found)}")
     suspends = {Purpose(purpose).words: number for purpose, number in found.suspends.items()}
     for what, counted in (("suspends", suspends), ("ends", found.ends)):
         if counted:

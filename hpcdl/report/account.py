@@ -1,7 +1,8 @@
 """The account: what became of all GPU-seconds that there were. One account for the daemon's events and the simulator's.
 
 A GPU counts while it could be given to jobs (its agent was connected, the GPU not lost) or a job held it. Each of these
-seconds is in exactly one share, so that the shares add up to what was available.
+seconds is in exactly one share, so that the shares add up to what was available. Where two jobs share a GPU, each has
+half of its seconds.
 """
 
 from bisect import bisect_right
@@ -13,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.incarnation import Cause, Role
 from hpcdl.core.model.transitions import FAILURES
 from hpcdl.core.model.units import GpuRef
 from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of
@@ -187,12 +188,14 @@ def account(
 
 @dataclass(frozen=True, slots=True)
 class _AccountSpan:
-    """Some GPUs from `begin` to `end` in one share. `job`: 0 where none held them."""
+    """Some GPUs from `begin` to `end` in one share. `gpus`: 0.5 of one that two jobs share. `job`: 0 where none held
+    them.
+    """
 
     begin: float
     end: float
     share: str
-    gpus: int
+    gpus: float
     job: int
 
 
@@ -204,16 +207,25 @@ def _begin(story: Story) -> float:
 
 
 def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> Iterator[_AccountSpan]:
-    """Of all GPUs, within the time; they do not overlap on any GPU."""
+    """Of all GPUs, within the time; on any GPU they overlap only where two jobs share it."""
+    shared = _shared(story)
     for _, same in groupby(story.history.spans, key=lambda span: id(span.pieces)):
         spans = list(same)
         span = spans[0]
         if (wanted is None or span.job in wanted) and span.start_at < end and span.end_at > begin:
             work = story.watch.work.get((span.job, span.incarnation))
+            beside = [shared[gpu] for gpu in (GpuRef(each.node, each.gpu) for each in spans) if gpu in shared]
             for low, high, share in shares_of(span, work):
                 low, high = max(low, begin), min(high, end)
-                if high > low:
-                    yield _AccountSpan(low, high, share, len(spans), span.job)
+                if high <= low:
+                    continue
+                if len(spans) > len(beside):
+                    yield _AccountSpan(low, high, share, len(spans) - len(beside), span.job)
+                for both in beside:
+                    for first, last in _within((low, high), both):
+                        yield _AccountSpan(first, last, share, 0.5, span.job)
+                    for first, last in _without([(low, high)], both):
+                        yield _AccountSpan(first, last, share, 1, span.job)
     if wanted is None:
         for gpu, held in _held(story).items():
             for low, high in _without(story.watch.intervals(gpu, end), held):
@@ -268,10 +280,30 @@ def _held(story: Story) -> dict[GpuRef, list[Interval]]:
     return {gpu: merged(intervals) for gpu, intervals in found.items()}
 
 
+def _shared(story: Story) -> dict[GpuRef, list[Interval]]:
+    """When two jobs held a GPU, a foreground and a background beside it: ascending and apart."""
+    spans = story.history.spans
+    background = (span for span in spans if any(piece.role is Role.BACKGROUND for piece in span.pieces))
+    found: dict[GpuRef, list[Interval]] = {GpuRef(span.node, span.gpu): [] for span in background}
+    until = dict.fromkeys(found, float("-inf"))
+    for span in sorted(spans, key=lambda span: span.start_at) if found else ():
+        gpu = GpuRef(span.node, span.gpu)
+        if gpu in found:
+            if span.start_at < min(until[gpu], span.end_at):
+                found[gpu].append((span.start_at, min(until[gpu], span.end_at)))
+            until[gpu] = max(until[gpu], span.end_at)
+    return {gpu: both for gpu, both in found.items() if both}
+
+
 def _available(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> float:
     if wanted is not None:
-        spans = (span for span in story.history.spans if span.job in wanted)
-        return sum(max(0.0, min(span.end_at, end) - max(span.start_at, begin)) for span in spans)
+        shared, held = _shared(story), 0.0
+        for span in story.history.spans:
+            low, high = max(span.start_at, begin), min(span.end_at, end)
+            if span.job in wanted and high > low:
+                both = _within((low, high), shared.get(GpuRef(span.node, span.gpu), ()))
+                held += high - low - sum(last - first for first, last in both) / 2
+        return held
     return sum(
         high - low
         for gpu, held in _held(story).items()

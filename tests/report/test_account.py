@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.incarnation import Cause, Role
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState, World
 from hpcdl.report import stacked
@@ -24,7 +24,7 @@ from hpcdl.report.page import timeline_page
 from hpcdl.report.stacked import account_page, hours, summary
 from tests.core.workloads.test_elastic import ACTS, Story
 from tests.core.workloads.test_every_verb import NODES, PHASES, Act, acts, perform
-from tests.report.story import node, placed, rows, set_three
+from tests.report.story import node, placed, rows, set_three, submitted
 from tests.sim.runs import jobs_of, run
 from tests.support.model_cluster import Cluster
 from tests.support.seeds import seeds
@@ -73,6 +73,34 @@ def test_gpu_hours_by_tag() -> None:
     assert found.shares.available == found.available == 400, "a job with two tags counts once in the sum"
     page = account_page("title", "told", [found])
     assert "Tags" in page
+
+
+def test_of_a_gpu_that_two_jobs_share_each_has_half() -> None:
+    def attempt(job: int, gpus: list[int], role: Role, begin: float, end: float) -> list[tuple[float, ev.Event]]:
+        return [
+            (begin, ev.StartRequested(job, 1, ("n1",), placed(gpus, role))),
+            (begin, ev.TrainerReady(job, 1, 1, "n1")),
+            (end, ev.Exited(job, 1, 1, "n1", code=0)),
+            (end, ev.GpusFreed(job, 1, 1, "n1")),
+            (end, ev.IncarnationEnded(job, 1, Cause.DONE, final=JobState.DONE)),
+            (end, ev.JobEnded(job, JobState.DONE)),
+        ]
+
+    jobs: list[tuple[float, ev.Event]] = [(0, submitted(number, f"{number}")) for number in (1, 2, 3)]
+    shared = [
+        *attempt(1, [0, 1], Role.PRIMARY, 0, 100),
+        *attempt(2, [0], Role.BACKGROUND, 20, 60),
+        *attempt(3, [0, 1], Role.BACKGROUND, 80, 130),
+    ]
+    story = story_of_rows(rows(sorted([(0, node("n1", 2)), *jobs, *shared], key=lambda each: each[0])))
+    found = account(story)
+    assert {line.key: line.shares.available for line in found.lines} == {"1": 160, "2": 20, "3": 80}
+    assert found.shares.available == found.available == 2 * 130
+    for jobs_held, gpu_s in (([1], 160), ([2, 3], 100)):
+        alone = account(story, jobs=jobs_held)
+        assert alone.shares.available == alone.available == gpu_s
+    early = account(story, until=40)
+    assert early.shares.available == early.available == 2 * 40
 
 
 def crash(*saves: ev.Saved, cause: Cause = Cause.USER_ERROR, step: int | None = None) -> list[tuple[float, ev.Event]]:
