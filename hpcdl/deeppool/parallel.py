@@ -9,7 +9,7 @@ only those that may be on the path are worked out (A* with lazy edges).
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
@@ -98,6 +98,18 @@ def too_many_branches(tables: CostTables) -> tuple[int, int] | None:
 
     short = [(join, gpus) for join, gpus in joins(_reduced(_with_ends(tables)), many) if gpus > tables.problem.gpus]
     return (min(short[0][0], many - 1), short[0][1]) if short else None
+
+
+def measure_side_by_side(tables: CostTables) -> Callable[[Sequence[int]], tuple[float, int]]:
+    """What gives, of the places of the layers' widths, the time of the iteration and the GPUs that it needs."""
+    whole = _with_ends(tables)
+    top = _reduced(whole)
+
+    def measure(places: Sequence[int]) -> tuple[float, int]:
+        chosen = (*places, 0, 0)
+        return _schedule(whole, top, chosen, 0.0, 0, {}, {}), _gpus_of(whole, top, chosen)
+
+    return measure
 
 
 def _with_ends(tables: CostTables) -> CostTables:

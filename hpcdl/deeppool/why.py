@@ -1,10 +1,14 @@
 """Why a layer has its number of GPUs: what the next wider and the next narrower width would cost, all else as it is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcdl.deeppool.costs import ROUNDING, CostTables, cost_tables
+from hpcdl.deeppool.parallel import measure_side_by_side
 from hpcdl.deeppool.planner import BurstPlan
-from hpcdl.deeppool.problem import BurstProblem
+from hpcdl.deeppool.problem import PARALLEL, BurstProblem
+
+Measure = Callable[[Sequence[int]], tuple[float, int]]
+"""Of the places of the widths, the time of the iteration and the GPUs that it needs, branches side by side."""
 
 
 def width_reasons(problem: BurstProblem, plan: BurstPlan) -> Mapping[str, str]:
@@ -12,14 +16,15 @@ def width_reasons(problem: BurstProblem, plan: BurstPlan) -> Mapping[str, str]:
     tables = cost_tables(problem)
     at = {int(width): place for place, width in enumerate(tables.widths)}
     places = [at[plan.widths[layer.name]] for layer in problem.layers]
+    measure = measure_side_by_side(tables) if problem.branches == PARALLEL else None
     return {
-        layer.name: f"{_step(tables, plan, places, number, 1)}; {_step(tables, plan, places, number, -1)}"
+        layer.name: "; ".join(_step(tables, plan, places, number, by, measure) for by in (1, -1))
         for number, layer in enumerate(problem.layers)
     }
 
 
-def _step(tables: CostTables, plan: BurstPlan, places: list[int], layer: int, by: int) -> str:
-    """What the next width would cost: time, and the limit or the budget that it would break."""
+def _step(tables: CostTables, plan: BurstPlan, places: list[int], layer: int, by: int, measure: Measure | None) -> str:
+    """What the next width would cost: time, and the limit, the budget or the number of GPUs that it would break."""
     problem = tables.problem
     if not 0 <= places[layer] + by < len(tables.widths):
         whose = "sample" if problem.global_batch < problem.gpus else "GPU"
@@ -43,7 +48,12 @@ def _step(tables: CostTables, plan: BurstPlan, places: list[int], layer: int, by
             return f"{said}: an amplification{whose} of {ratio:.3g}, over the limit of {problem.limit:g}"
     if problem.budget is not None and plan.gpu_ms + gpu_ms > problem.budget * plan.one_gpu_ms * ROUNDING:
         return f"{said}, for {gpu_ms:.3g} GPU-ms more than the budget has left"
-    return said
+    if measure is None:
+        return said
+    ends, needed = measure(other)
+    if needed > problem.gpus:
+        return f"{said}: {needed} GPUs with the branches beside it, of {problem.gpus}"
+    return f"{said}, the iteration {_change(ends - plan.time_ms if ends > plan.time_ms * ROUNDING else 0.0)}"
 
 
 def _change(ms: float) -> str:

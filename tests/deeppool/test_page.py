@@ -10,7 +10,7 @@ import pytest
 from hpcdl.deeppool.models import model_document
 from hpcdl.deeppool.page import plan_page
 from hpcdl.deeppool.planner import plan_burst
-from hpcdl.deeppool.problem import BurstProblem, read_problem
+from hpcdl.deeppool.problem import BurstProblem, BurstProblemError, read_problem
 from hpcdl.deeppool.why import width_reasons
 from tests.deeppool import brute
 
@@ -52,6 +52,38 @@ def test_no_single_other_width_that_is_allowed_would_be_faster() -> None:
                     assert own + rest >= -0.01 * max(abs(own), abs(rest)), line
                     seen += 1
     assert seen > 50
+
+
+def test_why_says_of_branches_side_by_side_what_the_whole_iteration_would_take() -> None:
+    """A branch that is faster with more GPUs has them not: there are too few, or another one ends later."""
+
+    def layer(name: str, ms: float, *inputs: str) -> brute.Document:
+        made = {"name": name, "inputs": [*inputs], "compute_ms": {"1": ms / 8, "8": ms}}
+        return made | {"parameter_bytes": 0, "activation_bytes_per_sample": 0}
+
+    layers = [layer("fork", 8), layer("long", 8, "fork"), layer("short", 1, "fork"), layer("join", 8, "long", "short")]
+    network = {"bytes_per_s": 1e10, "latency_s": 0}
+    document = {"gpus": 2, "global_batch": 8, "network": network, "layers": layers, "branches": "parallel"}
+    said = {}
+    for gpus in (2, 4):
+        problem = read_problem(document | {"gpus": gpus})
+        said[gpus] = width_reasons(problem, plan_burst(problem))["short"].split("; ")[0]
+    assert said[2] == "on 2 it would take 0.5 ms less: 3 GPUs with the branches beside it, of 2"
+    assert said[4] == "on 2 it would take 0.5 ms less, the iteration as long"
+
+
+def test_no_single_other_width_makes_an_iteration_with_branches_side_by_side_shorter() -> None:
+    draw, seen = random.Random("why side by side"), 0
+    for _ in range(200):
+        problem = read_problem(brute.random_branches(draw))
+        try:
+            plan = plan_burst(problem)
+        except BurstProblemError:
+            continue
+        steps = [step for line in width_reasons(problem, plan).values() for step in line.split("; ")]
+        assert not [step for step in steps if re.search(r"the iteration .* less$", step)]
+        seen += sum("the iteration" in step for step in steps)
+    assert seen > 100
 
 
 @pytest.mark.parametrize("branches", ["sequence", "parallel"])
