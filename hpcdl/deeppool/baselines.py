@@ -79,7 +79,7 @@ def operating_points(
 ) -> tuple[OperatingPoint, ...]:
     """Data parallelism alone, burst parallelism at each limit, and partitions in powers of two (figures 9 and 10).
 
-    A limit that no plan keeps is left out.
+    A limit that no plan keeps is left out. BurstProblemError where there is no plan without a limit either.
     """
     each = background_per_s(problem, background_batch)
     one_gpu = sum(layer.compute(problem.global_batch) for layer in problem.layers)
@@ -94,6 +94,8 @@ def operating_points(
         try:
             plan = plan_burst(replace(problem, limit=limit, budget=None))
         except BurstProblemError:
+            if limit is None:
+                raise
             continue
         free = problem.gpus - plan.gpu_ms / plan.time_ms if plan.time_ms else 0.0
         points.append(point("burst parallel", "no limit" if limit is None else f"limit {limit:g}", plan, free))

@@ -56,6 +56,9 @@ def test_operating_points_share_the_gpus_between_foreground_and_background() -> 
     half = next(point for point in points if point.setting == "4 of 8 GPUs")
     assert half.time_ms == pytest.approx(data_parallel(problem, 4).time_ms)
     assert half.free_gpus == 4
+    branches = read_problem(model_document("inception-v3") | {"branches": "parallel", "gpus": 2})
+    with pytest.raises(BurstProblemError, match="its branches need 4 GPUs side by side, of 2"):
+        operating_points(branches, (2.0, None), 32)
 
 
 def test_the_gain_is_against_the_partitions_line_at_the_same_throughput() -> None:
