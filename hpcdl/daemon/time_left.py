@@ -5,7 +5,7 @@ By the rate that the job shows, else by its profile. Jobs that wait are estimate
 
 from dataclasses import dataclass
 
-from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.fold.observations import measured, observations_of
 from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.units import gpu_kind
@@ -44,13 +44,18 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
     rate = measured_rate(job, now)
     progress = running.progress
     if rate is not None and progress is not None:
-        return TimeLeft(max(0.0, left / rate - (now - max(progress.at, now - REPORTED_S))), measured=True)
+        # Where it is slower than it was, or not yet reported, one step is left.
+        return TimeLeft(max(1.0 / rate, left / rate - (now - max(progress.at, now - REPORTED_S))), measured=True)
     profile, placement = profiles.of(job, observations_of(world, job.spec.learns_as)), running.placement
     if profile is None:
         return None
+    seen = world.observed.get(job.spec.learns_as)
+    if seen is not None and job.spec.burst and job.spec.profile is None:
+        profile = measured(profile, seen)  # as the policy sees it: plans are promises
     kinds = {gpu.name for gpu in world.nodes[placement.nodes[0]].gpus}
     profile = profile.on(gpu_kind(kinds.pop()) if len(kinds) == 1 else "")
-    trains_s = left / profile.rate(placement.per_node, len(placement.shares))
+    rate = profile.rate(placement.per_node, len(placement.shares))
+    trains_s = left / rate
     if progress is None:
         begun_at = running.placed_at or running.granted_at or running.requested_at or now
         start_s = profile.startup_s
@@ -58,7 +63,7 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
         if before is not None and job.progress.saved_step is not None:
             start_s = profile.resume_for(len(before.gpus), len(placement.gpus), before.nodes != placement.nodes)
         return TimeLeft(trains_s + max(0.0, begun_at + start_s - now), measured=False)
-    return TimeLeft(max(0.0, trains_s - (now - progress.at)), measured=False)
+    return TimeLeft(max(1.0 / rate, trains_s - (now - progress.at)), measured=False)
 
 
 def measured_rate(job: Job, now: float) -> float | None:

@@ -12,14 +12,17 @@ import pytest
 
 from hpcdl.cli.show import deadline_text
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec, StagePlan
+from hpcdl.core.model.profile import Observations, Profile
 from hpcdl.core.model.world import JobProgress, World
 from hpcdl.daemon.api import jobs
 from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.estimates import when, when_text
 from hpcdl.daemon.api.http import Encoded
 from hpcdl.daemon.api.overview import overview
-from hpcdl.daemon.time_left import remaining
+from hpcdl.daemon.time_left import measured_rate, remaining
 from hpcdl.policies import all_policies
+from tests.support.model_cluster import Cluster
 from tests.support.stage import Stage, running
 
 
@@ -99,6 +102,32 @@ def test_a_job_at_its_last_step_has_nothing_left() -> None:
     assert eta is not None
     assert eta.ends.expected_s == 0.0
     assert when_text(eta, "adaptive") == "has made its last step; it finishes"
+
+
+def test_a_job_that_is_slower_than_its_plans_has_steps_left() -> None:
+    # Planned are 1,000 steps/s; it makes 50.
+    burst = JobSpec(("train",), "burst", burst=(StagePlan(1, 1.0, (1,), (1.0,)),), steps=3_000)
+    truth = Profile("plain", ((1, 1, 50.0),), 5.0, 1.0, 5.0)
+    model = Cluster({"n1": 1}, profiles={"plain": truth}, watched=True)
+    (number,) = model.submit(burst)
+    model.run_until(lambda: model.job(number).running is not None, within_s=10.0)
+    model.run_until(lambda: model.job(number).running.progress is not None, within_s=30.0)
+    job = model.job(number)
+    assert not model.world.observed.get(job.spec.learns_as, Observations()).rates
+    late = model.now + 20.0  # no step was reported since: by its plans all are done
+    eta = when(model.world, job, model.profiles, late)
+    assert eta is not None
+    assert when_text(eta, "adaptive").startswith("done in ")
+    model.run_to_end()
+    assert model.world.observed[burst.learns_as].rates
+    (number,) = model.submit(burst)
+    model.run_until(lambda: model.job(number).running is not None, within_s=10.0)
+    model.run_until(lambda: model.job(number).running.progress is not None, within_s=30.0)
+    job = model.job(number)
+    assert measured_rate(job, model.now) is None, "it has not trained for long enough"
+    found = remaining(model.world, job, model.profiles, model.now)
+    assert found is not None
+    assert found.seconds == pytest.approx(60.0, rel=0.2)
 
 
 UNHEEDED = {
