@@ -243,7 +243,7 @@ def curve_lines(series: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _burst(plans: Sequence[Row]) -> str:
     """What a burst-parallel job's iteration takes, by GPUs."""
-    return ", ".join(f"{plan['gpus']} GPUs {plan['time_ms']:.4g} ms" for plan in plans)
+    return ", ".join(f"{count(plan['gpus'], 'GPU')} {plan['time_ms']:.4g} ms" for plan in plans)
 
 
 def _drill(found: Row | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from hpcdl.core.model.units import count
 from hpcdl.deeppool.costs import cost_tables
 from hpcdl.deeppool.planner import BurstPlan, data_parallel, plan_burst, plan_in_sequence
 from hpcdl.deeppool.problem import BurstProblem, BurstProblemError
@@ -89,7 +90,7 @@ def operating_points(
         speedup = one_gpu / plan.time_ms if plan.time_ms else 1.0
         return OperatingPoint(kind, setting, plan.time_ms, speedup, free, own, own + free * each)
 
-    points = [point("data parallel", f"{problem.widest} GPUs", data_parallel(problem), 0.0)]
+    points = [point("data parallel", count(problem.widest, "GPU"), data_parallel(problem), 0.0)]
     for limit in limits:
         try:
             plan = plan_burst(replace(problem, limit=limit, budget=None))

@@ -30,8 +30,8 @@ def _summary(problem: BurstProblem, plan: BurstPlan, plain: BurstPlan) -> str:
     all_ms = problem.gpus * plan.time_ms
     free = 1 - plan.gpu_ms / all_ms if all_ms else 0.0
     return (
-        f"An iteration of {problem.global_batch} samples takes {plan.time_ms:.4g} ms on up to {problem.gpus} GPUs, and "
-        f"leaves {100 * free:.0f} % of their time free ({all_ms - plan.gpu_ms:.4g} of {all_ms:.4g} GPU-ms). Data "
+        f"An iteration of {problem.global_batch} samples takes {plan.time_ms:.4g} ms on up to {_gpus(problem.gpus)}, "
+        f"and leaves {100 * free:.0f} % of their time free ({all_ms - plan.gpu_ms:.4g} of {all_ms:.4g} GPU-ms). Data "
         f"parallelism takes {plain.time_ms:.4g} ms, one GPU {plan.one_gpu_ms:.4g} ms."
     )
 
@@ -65,7 +65,7 @@ def _drawing(problem: BurstProblem, plan: BurstPlan) -> str:
         anchor = "start" if part == 0 else "end" if part == 4 else "middle"
         drawn.append(f'<text x="{x}%" y="{_HEIGHT + 24}" class="tick" text-anchor="{anchor}">')
         drawn.append(f"{plan.time_ms * part / 4:.3g} ms</text>")
-    title = f"{len(plan.layers)} layers over {plan.time_ms:.4g} ms on {problem.gpus} GPUs"
+    title = f"{len(plan.layers)} layers over {plan.time_ms:.4g} ms on {_gpus(problem.gpus)}"
     return drawing("".join(labels), "".join(drawn), width=_LABELS, height=_HEIGHT + 30, title=title)
 
 

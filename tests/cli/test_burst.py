@@ -1,6 +1,7 @@
 """`hpcdl burst`: plans in three forms, options before the file, and every malformed problem as one line and exit 1."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,12 @@ def test_compare_and_scaling_predict(hpcdl: Run) -> None:
         assert point["burst"] >= point["batch_optimal"] - 1e-9
     assert told["by_network"][0]["strong"] < told["by_network"][-1]["strong"], "a slow network hurts strong scaling"
     assert "SAMPLES/GPU" in hpcdl("burst", "scaling", "vgg16", "--gpus", 4).out
+
+
+def test_one_gpu_is_no_gpus(hpcdl: Run, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    told = [hpcdl("burst", command, "vgg16", "--gpus", 1).out for command in ("plan", "compare", "scaling")]
+    assert hpcdl("burst", "plan", "vgg16", "--gpus", 1, "-o", page).code == 0
+    for text in (*told, page.read_text()):
+        assert "1 GPU" in text
+        assert not re.search(r"\b1 GPUs", text.replace("1 of 1 GPUs", ""))

@@ -14,6 +14,7 @@ from hpcdl.cli.burst.document import AMPLIFICATION, BATCH, GPUS, PROBLEM, read_w
 from hpcdl.cli.burst.profile import profile
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table
 from hpcdl.cli.params import OutputFile, replace_file
+from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
     from hpcdl.deeppool.planner import BurstPlan
@@ -81,7 +82,7 @@ def _print_plan(case: "BurstProblem", made: "BurstPlan", answer: dict[str, Any])
     print_fields([
         ("iteration", f"{made.time_ms:.4g} ms{'' if made.optimal else f' (none is under {made.bound_ms:.4g} ms)'}"),
         ("GPU-time", f"{made.gpu_ms:.4g} GPU-ms, {_times(made.gpu_ms, made.one_gpu_ms)} that of one GPU"),
-        ("data parallel", f"{plain['time_ms']:.4g} ms, {plain['gpu_ms']:.4g} GPU-ms on {case.widest} GPUs"),
+        ("data parallel", f"{plain['time_ms']:.4g} ms, {plain['gpu_ms']:.4g} GPU-ms on {count(case.widest, 'GPU')}"),
         ("one GPU", f"{made.one_gpu_ms:.4g} ms"),
         ("search", f"{'optimal' if made.optimal else 'not proven optimal'}, {1e3 * answer['seconds']:.3g} ms"),
     ])  # fmt: skip

@@ -11,6 +11,7 @@ import click
 from hpcdl.cli.burst.document import BATCH, GPUS, PROBLEM, read_with
 from hpcdl.cli.output import Column, Output, outputs_as, print_fields, print_table, value_column
 from hpcdl.cli.params import Finite
+from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
     from hpcdl.deeppool.scaling import ScalingPoint
@@ -115,7 +116,7 @@ def scaling(
     if output.print_data(value, [f"{point.batch_optimal:g}" for point in by_gpus]):
         return
     _print_speedups(by_gpus, Column("GPUS", lambda row: str(row["gpus"]), right=True))
-    print(f"\non {by_gpus[-1].gpus} GPUs by network")
+    print(f"\non {count(by_gpus[-1].gpus, 'GPU')} by network")
     _print_speedups(by_network, Column("GBIT/S", lambda row: f"{8e-9 * row['bytes_per_s']:g}", right=True))
 
 
