@@ -126,7 +126,8 @@ def layers_of(model: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     children = list(model.named_children())
     for child, module in children:
         path = f"{name}.{child}" if name else child
-        opens = type(module) in (torch.nn.Sequential, torch.nn.ModuleList) or (not name and len(children) == 1)
+        holds = type(module) in (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+        opens = holds or (not name and len(children) == 1)
         if opens and list(module.children()):
             yield from layers_of(module, path)
         else:
@@ -154,10 +155,11 @@ def called(model: Any, x: Any, named: list[tuple[str, Any]], forward: Callable[.
 
     def end(module: Any, output: Any) -> None:
         for layer in found:
-            if layer.module is module and layer.output is None and isinstance(output, torch.Tensor):
-                layer.output = output
-                if output.grad_fn is not None:
-                    made[output.grad_fn] = layer.name
+            if layer.module is module and layer.output is None:
+                for tensor in tensors_of(output):
+                    layer.output = tensor if layer.output is None else layer.output
+                    if tensor.grad_fn is not None:
+                        made[tensor.grad_fn] = layer.name
 
     hooks = []
     for name, module in named:
@@ -174,6 +176,17 @@ def called(model: Any, x: Any, named: list[tuple[str, Any]], forward: Callable[.
     for layer in whole:
         layer.inputs = [name for name in layer.inputs if name in names]
     return whole
+
+
+def tensors_of(output: Any) -> Iterator[Any]:
+    """The tensors of what a module gives: one, or several in tuples, lists and dicts. The first is its activation."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (tuple, list, dict)):
+        for each in output.values() if isinstance(output, dict) else output:
+            yield from tensors_of(each)
 
 
 def in_sequence(model: Any, x: Any) -> None:
@@ -246,7 +259,7 @@ def milliseconds(module: Any, x: Any) -> float:
         x.grad = None
         for each in module.parameters():
             each.grad = None
-        output = module(x.clone() if in_place else x)
+        output = next(tensors_of(module(x.clone() if in_place else x)))
         if output.requires_grad:
             output.backward(torch.ones_like(output))
 

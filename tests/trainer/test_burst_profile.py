@@ -78,6 +78,31 @@ def test_layers_that_work_in_place(tmp_path: Path, origin: Preloaded) -> None:
     assert all(list(each["compute_ms"]) == ["1", "2", "4"] for each in problem["layers"])
 
 
+def test_layers_in_a_dict_and_those_that_give_several_tensors(tmp_path: Path, origin: Preloaded) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.parts = nn.ModuleDict({'read': nn.LSTM(6, 4, batch_first=True), 'end': nn.Linear(4, 1)})\n"
+        "        self.side = nn.Linear(4, 1)\n"
+        "    def forward(self, x):\n"
+        "        every, (last, _) = self.parts['read'](x)\n"
+        "        return self.parts['end'](every).sum() + self.side(last).sum()\n"
+        "Net()(torch.randn(4, 5, 6)).backward()\n"
+    )
+    code, said, problem = measure(origin, tmp_path, [str(script)])
+    assert (code, said) == (0, "")
+    assert [(each["name"], each["inputs"]) for each in problem["layers"]] == [
+        ("parts.read LSTM", []),
+        ("parts.end Linear", ["parts.read LSTM"]),
+        ("side Linear", ["parts.read LSTM"]),
+    ]
+    assert problem["layers"][0]["activation_bytes_per_sample"] == 5 * 4 * 4
+    assert all(list(each["compute_ms"])[-1] == "4" for each in problem["layers"])
+
+
 def test_nothing_to_measure(tmp_path: Path, origin: Preloaded) -> None:
     code, said, problem = measure(origin, tmp_path, [str(NET), "nothing"])
     assert (code, problem) == (0, {})  # it left by itself
