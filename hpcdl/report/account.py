@@ -222,10 +222,11 @@ def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | Non
                 if len(spans) > len(beside):
                     yield _AccountSpan(low, high, share, len(spans) - len(beside), span.job)
                 for both in beside:
-                    for first, last in _within((low, high), both):
-                        yield _AccountSpan(first, last, share, 0.5, span.job)
-                    for first, last in _without([(low, high)], both):
+                    alone = list(_without([(low, high)], both))
+                    for first, last in alone:
                         yield _AccountSpan(first, last, share, 1, span.job)
+                    for first, last in _without([(low, high)], alone):
+                        yield _AccountSpan(first, last, share, 0.5, span.job)
     if wanted is None:
         for gpu, held in _held(story).items():
             for low, high in _without(story.watch.intervals(gpu, end), held):
@@ -301,8 +302,8 @@ def _available(story: Story, begin: float, end: float, wanted: frozenset[int] | 
         for span in story.history.spans:
             low, high = max(span.start_at, begin), min(span.end_at, end)
             if span.job in wanted and high > low:
-                both = _within((low, high), shared.get(GpuRef(span.node, span.gpu), ()))
-                held += high - low - sum(last - first for first, last in both) / 2
+                alone = _without([(low, high)], shared.get(GpuRef(span.node, span.gpu), ()))
+                held += (high - low + sum(last - first for first, last in alone)) / 2
         return held
     return sum(
         high - low
