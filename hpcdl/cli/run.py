@@ -137,7 +137,7 @@ class _Foreground:
             say(text)
 
     def _look(self) -> None:
-        before, failures = self._row["state"], self._row["failures"]
+        before = self._row
         try:
             self._row = self._client.get(path_with("/v1/wait", ids=self._job, timeout=0))["jobs"][0]
         except DaemonAway as error:
@@ -149,10 +149,12 @@ class _Foreground:
             self._say("the daemon is back")
         self._away = False
         state = self._row["state"]
-        if state != before and (state in FINISHED or state.startswith("SUSPEND")):
+        if self._row.get("held_after") and not before.get("held_after"):
+            self._say(f"job {self._job} is {self._row['reason']}")
+        elif state != before["state"] and (state in FINISHED or state.startswith("SUSPEND")):
             why = self._row.get("detail") if state in FINISHED else self._row.get("reason")
             self._say(f"job {self._job} is {state}" + (f": {why}" if why else ""))
-        elif self._row["failures"] > failures:
+        elif self._row["failures"] > before["failures"]:
             self._say(
                 f"job {self._job} has failed and is tried again: {self._row.get('detail') or self._row['reason']}"
             )

@@ -72,6 +72,30 @@ def test_a_failure_that_is_tried_again_is_said(fake: FakeDaemon, hpcdl: Run) -> 
     assert "hpcdl: job 1 has failed and is tried again: killed from outside, ended by SIGKILL\n" in done.err
 
 
+def test_a_job_that_is_held_after_failures_is_not_said_to_be_tried_again(fake: FakeDaemon, hpcdl: Run) -> None:
+    def looks() -> int:
+        return sum(path.startswith("/v1/wait") for _, path, _ in fake.requests)
+
+    def see(**changes: object) -> None:
+        end(fake, **changes)
+        looked = looks()
+        eventually(lambda: looks() >= looked + 2)
+
+    why = "held after 50 failures without a checkpoint, at last: exit code 1: hpcdl resume 1 tries again"
+
+    def act() -> None:
+        see(state="SUSPENDED", reason="it pauses")
+        # it was started and failed between two looks
+        see(failures=50, detail="exit code 1", held=True, held_after="50 failures", reason=why)
+        end(fake, state="CANCELLED")
+
+    thread = later(fake, act)
+    done = hpcdl("run", "--", "true")
+    thread.join()
+    assert done.err.count(f"hpcdl: job 1 is {why}\n") == 1
+    assert "is tried again" not in done.err
+
+
 def test_a_signal_that_ended_it_is_told_as_shells_do(fake: FakeDaemon, hpcdl: Run) -> None:
     body = {"job": 1, "incarnation": 1, "node": "n1", "code": None, "signal": "SIGSEGV"}
     fake.world.events = [
