@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
@@ -123,6 +124,7 @@ class _Follower:
         self._home = home
         self._lock = threading.Lock()
         self._waiting: dict[Job[Any], list[Future[Any]]] = {}
+        self._held: set[Job[Any]] = set()  # those of which it was said that they wait for their user
         self._woken = threading.Event()
         self._runs = False
 
@@ -156,15 +158,25 @@ class _Follower:
                     pause_s = SHORTEST_S
                 self._woken.clear()
 
-    @staticmethod
-    def _ended(client: Client, jobs: Sequence[Job[Any]]) -> list[Job[Any]]:
+    def _ended(self, client: Client, jobs: Sequence[Job[Any]]) -> list[Job[Any]]:
         """Those that are finished, and those that the daemon does not know, of which `result` raises that."""
         left: set[int] = set()
+        held: set[int] = set()
         for first in range(0, len(jobs), PIECE):
             some = ",".join(str(each.id) for each in jobs[first : first + PIECE])
-            rows = client.get(path_with("/v1/jobs", all=1, ids=some, fields="id,state"))["jobs"]
+            rows = client.get(path_with("/v1/jobs", all=1, ids=some, fields="id,state,held_after"))["jobs"]
             left |= {row["id"] for row in rows if row["state"] not in FINISHED}
+            held |= {row["id"] for row in rows if row.get("held_after")} & left
+        before, self._held = self._held, {job for job in jobs if job.id in held}
+        for job in self._held - before:
+            self._tell_held(job)
         return [job for job in jobs if job.id not in left]
+
+    def _tell_held(self, job: Job[Any]) -> None:
+        try:
+            warnings.warn(f"job {job.id} is {job.info['reason']}", stacklevel=2)
+        except UserWarning as error:  # whoever makes errors of warnings gets one of this job
+            self._settle(job, error)
 
     def _settle(self, job: Job[Any], error: Exception | None = None) -> None:
         """Put how the job ended into the futures; `error`: that nobody knows."""

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from datetime import UTC, datetime, timedelta
@@ -14,8 +16,10 @@ import pytest
 
 import hpcdl
 from hpcdl.python import options
+from hpcdl.python.executor import follow
 from hpcdl.trainer.call import IMPORTS
 from tests.cli.fake import FakeDaemon, row
+from tests.cli.test_process import eventually
 
 ROOT = Path(__file__).parents[2]
 SUBMIT: Any = hpcdl.submit  # which a type checker lets one call wrongly
@@ -250,6 +254,49 @@ def test_an_executor_needs_no_daemon_before_its_first_call() -> None:
     executor = hpcdl.Executor(**given)
     assert isinstance(executor, futures.Executor)
     executor.shutdown()
+
+
+def held(fake: FakeDaemon, job: hpcdl.Job[Any]) -> str:
+    """Hold it after failures; why."""
+    why = f"held after 50 failures without a checkpoint, at last: ended by SIGKILL: hpcdl resume {job.id} tries again"
+    fake.world.jobs[job.id] |= {"state": "SUSPENDED", "held": True, "held_after": "50 failures", "reason": why}
+    return why
+
+
+def looks(fake: FakeDaemon) -> int:
+    return sum(path.startswith("/v1/jobs?") for _, path, _ in fake.requests)
+
+
+def test_a_future_says_once_that_its_job_is_held_after_failures(fake: FakeDaemon) -> None:
+    job = hpcdl.submit(["true"])
+    why = held(fake, job)
+    future: futures.Future[Any] = futures.Future()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        follow(job, future)
+        eventually(lambda: looks(fake) >= 3)
+        fake.world.jobs[job.id] |= {"state": "DONE", "held_after": None}
+        assert future.result(timeout=60) is None
+    assert [str(each.message) for each in said] == [f"job {job.id} is {why}"]
+
+
+def test_a_future_raises_that_its_job_is_held_where_warnings_are_errors(fake: FakeDaemon) -> None:
+    first, second = hpcdl.submit(["true"]), hpcdl.submit(["true"])
+    why = held(fake, first)
+    of_held, of_other = futures.Future[Any](), futures.Future[Any]()
+    follow(second, of_other)
+    follow(first, of_held)
+    with pytest.raises(UserWarning, match=re.escape(why)):
+        of_held.result(timeout=60)
+    fake.world.jobs[second.id] |= {"state": "DONE"}
+    assert of_other.result(timeout=60) is None
+
+
+def test_wait_says_that_its_job_is_held_after_failures(fake: FakeDaemon) -> None:
+    job = hpcdl.submit(["true"])
+    why = held(fake, job)
+    with pytest.warns(UserWarning, match=re.escape(f"job {job.id} is {why}")), pytest.raises(TimeoutError):
+        job.wait(timeout=0)
 
 
 FORKS = """
