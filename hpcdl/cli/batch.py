@@ -1,6 +1,7 @@
 """`hpcdl holes` and `hpcdl pilots`: backfill holes of the batch system, and the batch jobs of hpcdl that fill them.
 
-`holes` asks the daemon, and the batch system itself where no daemon runs. Neither submits anything: the daemon does.
+Without a daemon `holes` asks the batch system itself, and `pilots` reads the ledger. Neither submits anything: the
+daemon does.
 """
 
 import os
@@ -11,7 +12,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.job_row import connect, duration_text, moment_text
-from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
+from hpcdl.cli.output import AS_OF, Column, Output, Row, escape, outputs_as, print_table, say
 from hpcdl.client import ApiError, DaemonAway, path_with
 from hpcdl.core.model.units import count, fold_nodes
 
@@ -104,7 +105,7 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
     """
     if cancel and not numbers:
         raise click.UsageError("--cancel needs the pilots' numbers: hpcdl pilots lists them", ctx)
-    client = connect(ctx)
+    client = connect(ctx, reading=not cancel)
     errors: list[Row] = []
     for number in numbers if cancel else ():
         try:
@@ -117,6 +118,8 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
                 print(escape(f"pilot p{number} is being cancelled"))
     answer = client.get(path_with("/v1/pilots", all=1 if every or numbers else None))
     rows: list[Row] = [row for row in answer["pilots"] if not numbers or row["id"] in numbers]
+    if AS_OF in ctx.meta:
+        answer["notes"] = []  # no daemon looks for more
     known = {row["id"] for row in rows}
     for number in numbers if not cancel else ():
         if number not in known:
@@ -129,10 +132,8 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
             for note in () if numbers else answer["notes"]:
                 say(f"no more pilots: {note}")
             if not (rows or numbers or answer["notes"]):
-                say(
-                    "no pilots: nothing idles, or nothing waits"
-                    + ("" if every else " (hpcdl pilots --all: earlier ones)")
-                )
+                why = "none waited or ran" if AS_OF in ctx.meta else "nothing idles, or nothing waits"
+                say(f"no pilots: {why}" + ("" if every else " (hpcdl pilots --all: earlier ones)"))
     if errors:
         ctx.exit(1)
 

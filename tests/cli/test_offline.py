@@ -121,7 +121,7 @@ def test_every_verb_that_reads(home: Path, hpcdl: Run, tmp_path: Path) -> None:
     for argv in (
         ["ls"], ["ls", "--all"], ["ls", "nodes"], ["nodes"], ["show", 4], ["why", 4], ["events"], ["events", "-n", "3"],
         ["report"], ["timeline", "-o", target], ["page", "-o", target], ["top", "--once"], ["notifications"],
-        ["config"], ["profile", "ls"],
+        ["config"], ["profile", "ls"], ["pilots", "--all"],
     ):  # fmt: skip
         done = hpcdl(*argv)
         assert (done.code, done.err[: len(line)]) == (0, line), argv
@@ -161,6 +161,17 @@ def test_top_without_a_daemon_names_no_process(home: Path, hpcdl: Run) -> None:
     assert [daemon[key] for key in ("pid", "host", "since_s", "cpu_s")] == [None] * 4
 
 
+def test_pilots_are_those_of_then(home: Path, hpcdl: Run) -> None:
+    every = hpcdl("pilots", "--all", "--json").value
+    assert every["pilots"], "some were submitted"
+    assert every["notes"] == [], "nobody looks for more"
+    left = [f"p{row['id']}" for row in every["pilots"] if not row["how"]]
+    assert hpcdl("pilots", "-q").out.split() == left
+    done = hpcdl("pilots")
+    assert "no batch system was found" not in done.err
+    assert "nothing idles" not in done.err
+
+
 def test_config_without_a_daemon_says_what_there_is(home: Path, hpcdl: Run) -> None:
     assert "adaptive, adaptive-fifo, " in hpcdl("config").out
 
@@ -169,6 +180,7 @@ def test_what_changes_something_or_goes_on_needs_a_daemon(home: Path, hpcdl: Run
     for argv in (
         ["notifications", "--retry"],
         ["avoid", "n1"],
+        ["pilots", "--cancel", 1],
         ["cancel", 4],
         ["suspend", 4],
         ["retry", 4],
