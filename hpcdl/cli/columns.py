@@ -341,12 +341,24 @@ def _differences(rows: Sequence[Row]) -> list[str]:
     found = [] if sweeps and len(indices) == len(rows) else [ranges(indices)]
     for name, values in sweeps.items():
         listed = list(values)
-        found.append(f"{name}={','.join(listed) if len(listed) <= _LISTED else f'{listed[0]}..{listed[-1]}'}")
+        found.append(f"{name}={','.join(listed) if len(listed) <= _LISTED else '..'.join(_ends(listed))}")
     return found
 
 
 _LISTED = 2
 """So many values of a sweep are named; of more, the first and the last."""
+
+
+def _ends(values: Sequence[str]) -> tuple[str, str]:
+    """The first and the last value; of numbers that neither rise nor fall, for a sweep began anew among these members,
+    the smallest and the largest."""
+    try:
+        numbers = [float(each) for each in values]
+    except ValueError:
+        return values[0], values[-1]
+    if numbers in (rising := sorted(numbers), rising[::-1]):
+        return values[0], values[-1]
+    return values[numbers.index(rising[0])], values[numbers.index(rising[-1])]
 
 
 def _stem(rows: Sequence[Row]) -> str:

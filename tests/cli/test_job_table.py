@@ -104,6 +104,20 @@ def test_folded_members_say_how_many_they_are_and_what_differs() -> None:
     assert folded(held)[0]["note"] == "held: hpcdl release --array 5"
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (["0", "1", "2", "3"], "wd=0..3"),
+        (["3", "1", "0.5"], "wd=3..0.5"),
+        (["2", "3", "0", "1"], "wd=0..3"),  # the first two members are running
+        (["b", "c", "a"], "wd=b..a"),
+    ],
+)
+def test_folded_numbers_are_those_from_the_smallest_to_the_largest(values: list[str], shown: str) -> None:
+    rows = [{**member(7 + at, 1, "0.1"), "sweep": {"wd": value}} for at, value in enumerate(values)]
+    assert shown in folded(rows)[0]["name"]
+
+
 def test_a_summary_counts_by_state() -> None:
     rows = [row(1, state="DONE"), row(2), row(3, state="RUNNING", gpus=4), row(4)]
     assert summary(rows) == "4 jobs: 1 RUNNING, 2 QUEUED, 1 DONE; 4 GPUs held"
