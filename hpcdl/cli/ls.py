@@ -4,6 +4,7 @@ The lists themselves are in tables.py and columns.py, those of other users in al
 without options: what the others need is imported late.
 """
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -146,8 +147,9 @@ def ls(
     if what not in LISTS:
         named = f"{', '.join(LISTS)} are; jobs called so: hpcdl ls --name {shlex.quote(what[:100])}"
         near = meant(what, LISTS, named, text="hpcdl ls {}".format, cutoff=0.8)
-        hint = f"hpcdl show {what} shows a job" if what.isdigit() else near
-        raise click.UsageError(f"{what!r} is nothing to list: {hint}", ctx)
+        if re.fullmatch(r"\d[\d,-]*", what, re.ASCII):
+            near = f"hpcdl show {what} shows {'a job' if what.isdigit() else 'jobs'}"
+        raise click.UsageError(f"{what!r} is nothing to list: {near}", ctx)
     if what == "jobs":
         found: List = Jobs(ctx, **chosen)
     else:

@@ -76,6 +76,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("ls nodse", "'nodse' is nothing to list: did you mean hpcdl ls nodes? (see"),
         ("ls cpus", "'cpus' is nothing to list: jobs, nodes, gpus are; jobs called so: hpcdl ls --name cpus (see"),
         ("ls 7", "'7' is nothing to list: hpcdl show 7 shows a job (see"),
+        ("ls 3-7,9", "'3-7,9' is nothing to list: hpcdl show 3-7,9 shows jobs (see"),
         ("ls --all nodes", "--all is for jobs"),
         ("lss", "lss"),
         ("sbumit -- true", "did you mean hpcdl submit?"),
