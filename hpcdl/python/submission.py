@@ -101,7 +101,7 @@ def map(
     A job for each combination of the values, the last name's changing fastest; or, where `sweep` is a list of dicts,
     for each of them. All else is as in `submit`, and what the sweep does not give is the same for all of them.
     """
-    values = {name: list(each) for name, each in sweep.items()} if isinstance(sweep, Mapping) else None
+    values = {name: _listed(name, each) for name, each in sweep.items()} if isinstance(sweep, Mapping) else None
     if not callable(what):
         if values is None:
             raise SubmitError("for a command give a dict of lists, each with the values of one --NAME")
@@ -110,7 +110,7 @@ def map(
     mine, theirs = _sorted(what, keywords, args, options)
     call = function_call(what, (), theirs)
     if values is None:
-        cases: list[Case] = [((), {**each}) for each in sweep if not isinstance(each, str)]
+        cases: list[Case] = [((), each) for each in _arguments(sweep)]
         for _, case in cases:
             _check(what, (), {**theirs, **case})
         return call_cases(what, cases, theirs, mine)
@@ -119,6 +119,24 @@ def map(
     for combination in product(*(found[:1] for found in values.values())):
         _check(what, (), theirs | dict(zip(values, combination, strict=True)))
     return _call(replace(call, sweep=_by_text(values)), mine)
+
+
+def _listed(name: str, values: Iterable[Any]) -> list[Any]:
+    """The values of a sweep; a text is one value, not its letters. Raises SubmitError."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise SubmitError(f"the sweep {name} is a list of values, [0.1, 0.01], not {values!r:.100}")
+    return list(values)
+
+
+def _arguments(sweep: Any) -> list[dict[str, Any]]:
+    """Those of each job of a list. Raises SubmitError."""
+    cases = list(sweep) if isinstance(sweep, Iterable) else [sweep]
+    for each in cases:
+        if not isinstance(each, Mapping):
+            raise SubmitError(
+                f"a sweep is a dict of lists, or a list of dicts with each job's arguments, and has no {each!r:.100}"
+            )
+    return [{**each} for each in cases]
 
 
 def call_cases(
