@@ -74,8 +74,10 @@ def stem(names: Sequence[str]) -> str:
     alike = first[: _alike(first, last)]
     opened = max(alike.rfind(mark) for mark in "[{(")
     if opened > max(alike.rfind(mark) for mark in "]})"):
-        alike = alike[:opened]
-    return alike.rstrip("0123456789.").rstrip("-_=/, [") or first
+        alike = alike[:opened]  # whose digits are the name's
+    else:
+        alike = alike.rstrip("0123456789.")
+    return alike.rstrip("-_=/, [") or first
 
 
 def numbers_text(numbers: Iterable[int]) -> str:

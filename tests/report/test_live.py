@@ -337,6 +337,7 @@ def test_long_names_keep_what_distinguishes_them() -> None:
     assert breakable("a_b/c=<d>") == "a_<wbr/>b/<wbr/>c=<wbr/>&lt;d&gt;"
     assert stem(["train.py[1]", "train.py[12]"]) == "train.py"
     assert stem(["t-0.1-32", "t-0.1-64"]) == "t-0.1"
+    assert stem(["resnet50[lr=0.1]", "resnet50[lr=0.2]"]) == "resnet50", "these digits are the name's"
 
 
 def test_a_job_has_one_colour_everywhere() -> None:
