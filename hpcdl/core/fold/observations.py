@@ -43,6 +43,10 @@ GRAIN = 1.25
 RATIO = 1.05
 """In whose powers a measured rate is compared with a planned one."""
 
+LONE_STEP_S = 1.0
+"""The first step that a job reports says how fast it is only if it took so long: of the rest of a shorter one, what is
+computed or loaded after the report, nothing was seen."""
+
 LEAST_S = 5.0
 """A suspend ends a stretch of training within a step; from so many seconds on that is no matter."""
 
@@ -143,7 +147,8 @@ def observations_of(
     known, others' say nothing of the rest. `group`: what is usual of jobs like these; it comes before all jobs' times.
     """
     seen = world.observed.get(key)
-    if seen is None or not seen.rates:
+    rates = () if seen is None else tuple(each for each in seen.rates if each.steps > 1 or each.seconds >= LONE_STEP_S)
+    if seen is None or not rates:
         return None
     own = {timing.what for timing in seen.times}
     if own_starts and not own.isdisjoint(OF_A_START):
@@ -154,7 +159,7 @@ def observations_of(
     if group is not None and group.save_s is not None:
         usual.setdefault("save_s", Timing("save_s", 1.0, group.save_s))
     others = (timing for what, timing in usual.items() if what not in own)
-    return Observations(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *others))))
+    return Observations(tuple(map(_rounded, rates)), tuple(map(_mean, (*seen.times, *others))))
 
 
 def slower(profile: Profile, seen: Observations) -> Profile:

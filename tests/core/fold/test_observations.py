@@ -223,3 +223,20 @@ def test_what_a_start_takes_others_says_nothing_of_a_job_whose_own_is_known() ->
     seen = observations.observations_of(story.world, KEY)
     assert seen is not None
     assert [each.what for each in seen.times] == ["startup_s"]
+
+
+def test_a_first_step_of_milliseconds_is_no_rate() -> None:
+    story = Story()
+    story.submit()
+    story.start(10, 1, "n1", 1, ready_after=1)
+    story.progress(11.006, 1, 1)  # what it does after its report belongs to the step, too
+    assert observations.observations_of(story.world, KEY) is None
+    story.progress(15.0, 1, 20)
+    seen = observations.observations_of(story.world, KEY)
+    assert seen is not None
+    assert [round(rate.steps / rate.seconds, 1) for rate in seen.rates] == [5.0]
+    slow = Story()
+    slow.submit()
+    slow.start(10, 1, "n1", 1, ready_after=1)
+    slow.progress(12.5, 1, 1)
+    assert observations.observations_of(slow.world, KEY) is not None, "a long step is one"
