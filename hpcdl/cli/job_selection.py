@@ -6,6 +6,7 @@ looks like a number is an id, never a name. Nothing is done to jobs here: that i
 
 import functools
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -218,7 +219,9 @@ def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     words = words_of(ctx, param, values)
     wrong = next((word for word in words if not isinstance(word, range)), None)
     if wrong is not None:
-        raise click.BadParameter(f"{word_text(wrong)[:100]!r} is not a job's number, nor a range like 3-7", ctx, param)
+        what, option = word_text(wrong)[:100], max(param.opts, key=len)
+        step = f"; a name is given alone: {option} {shlex.quote(what)}" if isinstance(wrong, str) else ""
+        raise click.BadParameter(f"{what!r} is not a job's number, nor a range like 3-7{step}", ctx, param)
     return tuple(Selection(words).ids)
 
 

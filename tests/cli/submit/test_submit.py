@@ -85,6 +85,7 @@ def test_what_a_job_waits_for(fake: FakeDaemon, hpcdl: Run) -> None:
         ("--after-any slurm:x", "is no batch job: write slurm:1234"),
         ("--after-start slurm:4", "only the end of a batch job"),
         ("--after-failed x", "no job's name is 'x'"),
+        ("--after-any 3,x", "'x' is not a job's number, nor a range like 3-7; a name is given alone: --after-any x"),
     ):
         done = hpcdl("submit", *words.split(), "--", "x.py")
         assert (done.code, why in done.err) == (2, True), done
