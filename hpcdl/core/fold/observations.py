@@ -43,9 +43,9 @@ GRAIN = 1.25
 RATIO = 1.05
 """In whose powers a measured rate is compared with a planned one."""
 
-LONE_STEP_S = 1.0
-"""The first step that a job reports says how fast it is only if it took so long: of the rest of a shorter one, what is
-computed or loaded after the report, nothing was seen."""
+SHORTEST_S = 1.0
+"""So many seconds of training show a rate. The first step of a trainer is reported at once: of what it computes or
+loads after the report nothing was seen, and 1 step in 6 ms would be the rate of a job of 7 steps/s."""
 
 LEAST_S = 5.0
 """A suspend ends a stretch of training within a step; from so many seconds on that is no matter."""
@@ -147,7 +147,7 @@ def observations_of(
     known, others' say nothing of the rest. `group`: what is usual of jobs like these; it comes before all jobs' times.
     """
     seen = world.observed.get(key)
-    rates = () if seen is None else tuple(each for each in seen.rates if each.steps > 1 or each.seconds >= LONE_STEP_S)
+    rates = () if seen is None else tuple(each for each in seen.rates if each.seconds >= SHORTEST_S)
     if seen is None or not rates:
         return None
     own = {timing.what for timing in seen.times}

@@ -225,11 +225,13 @@ def test_what_a_start_takes_others_says_nothing_of_a_job_whose_own_is_known() ->
     assert [each.what for each in seen.times] == ["startup_s"]
 
 
-def test_a_first_step_of_milliseconds_is_no_rate() -> None:
+def test_first_steps_of_milliseconds_are_no_rate() -> None:
     story = Story()
     story.submit()
     story.start(10, 1, "n1", 1, ready_after=1)
     story.progress(11.006, 1, 1)  # what it does after its report belongs to the step, too
+    assert observations.observations_of(story.world, KEY) is None
+    story.progress(11.012, 1, 2)  # as another member of its array would report
     assert observations.observations_of(story.world, KEY) is None
     story.progress(15.0, 1, 20)
     seen = observations.observations_of(story.world, KEY)
