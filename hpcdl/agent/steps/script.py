@@ -141,19 +141,24 @@ def _run(command: Sequence[str], environment: dict[str, str], local: Path, outpu
         if not (local / REQUEUE).exists():
             return int(child.returncode)
         os.unlink(local / REQUEUE)
-        os.killpg(child.pid, signal.SIGTERM)
+        _signal_group(child.pid, signal.SIGTERM)
         until = time.monotonic() + KILL_S
         while child.poll() is None and time.monotonic() < until:
             signal.sigtimedwait(BLOCKED, POLL_S)
-        try:
-            os.killpg(child.pid, signal.SIGKILL)  # whatever it leaves is of the run that is over
-        except ProcessLookupError:
-            pass
+        _signal_group(child.pid, signal.SIGKILL)  # whatever it leaves is of the run that is over
         child.wait()
         if _suspending(local):
             return 0
         again += 1
         environment["SLURM_RESTART_COUNT"] = str(again)
+
+
+def _signal_group(group: int, number: int) -> None:
+    """To what is left of a script's processes: it may have ended by itself once it had asked for its requeue."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        pass
 
 
 def _suspending(local: Path) -> bool:

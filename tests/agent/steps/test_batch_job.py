@@ -338,6 +338,14 @@ echo run ${SLURM_RESTART_COUNT:-0}
     assert (code, out) == (0, "run 0\n")
 
 
+def test_a_script_may_end_at_once_after_its_requeue(one: Machine) -> None:
+    script = """#!/bin/bash
+echo run ${SLURM_RESTART_COUNT:-0}
+[ ${SLURM_RESTART_COUNT:-0} = 2 ] || exec scontrol requeue $SLURM_JOB_ID
+"""
+    assert one.run(script, BatchTasks("slurm")) == (0, "run 0\nrun 1\nrun 2\n", "")
+
+
 def test_commands_that_name_the_own_job_reach_no_batch_system(one: Machine) -> None:
     real = one.folder / "bin"
     real.mkdir()
