@@ -33,10 +33,13 @@ def script_variables(
     counts = [max(0, min(each, tasks - each * place)) for place in range(len(nodes))]
     if batch.get("tasks") and not batch.get("tasks_per_node"):
         counts = [tasks // len(nodes) + (place < tasks % len(nodes)) for place in range(len(nodes))]
+    name = environ.get("HPCDL_JOB_NAME", "")
+    if environ.get("HPCDL_ARRAY_JOB"):  # in Slurm all members have the name of their array
+        name = name.removesuffix(f"[{environ.get('HPCDL_ARRAY_INDEX', '')}]")
     found = {
         "SLURM_JOB_ID": job,
         "SLURM_JOBID": job,
-        "SLURM_JOB_NAME": environ.get("HPCDL_JOB_NAME", ""),
+        "SLURM_JOB_NAME": name,
         "SLURM_JOB_PARTITION": QUEUE,
         "SLURM_CLUSTER_NAME": QUEUE,
         "SLURM_JOB_USER": user,

@@ -102,7 +102,7 @@ echo oops >&2
 scontrol show hostnames $SLURM_JOB_NODELIST; scontrol show hostnames 'a[1-2],b'
 exit 5
 """
-    code, out, err = one.run(script, batch, HPCDL_ARRAY_JOB="6", HPCDL_ARRAY_INDEX="3")
+    code, out, err = one.run(script, batch, HPCDL_JOB_NAME="net[3]", HPCDL_ARRAY_JOB="6", HPCDL_ARRAY_INDEX="3")
     assert (code, err) == (5, "oops\n")
     found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     expected = {
