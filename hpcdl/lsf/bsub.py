@@ -124,6 +124,12 @@ def _condition(given: WrittenOption, text: str) -> Condition:
     return Condition(_KINDS[match[1]], int(match[2]))
 
 
+def _folder(given: WrittenOption) -> str:
+    if "%" in given.value:
+        raise given.bad(f"{given.value!r}: hpcdl makes no folder for each job")
+    return given.value
+
+
 class Bsub(SubmitCommand):
     """See `SubmitCommand`."""
 
@@ -134,7 +140,7 @@ class Bsub(SubmitCommand):
         ("J", "name", _name),
         ("J", "array", _array),
         ("w", "conditions", _conditions),
-        ("cwd", "cwd", VALUE),
+        ("cwd", "cwd", _folder),
         ("env", "exports", lambda given: exports_of(given, "all", "none")),
         ("n", "tasks", count_of),
         ("W", "time_s", _time),

@@ -250,6 +250,7 @@ BAD: list[tuple[str, str, str]] = [
     ("#BSUB", '-w "done(3) && exit(4) || done(5)"', "&& and || together need parentheses"),
     ("#BSUB", '-w "done(3) || (done(4) && done(5))"', "&& within || is not one"),
     ("#BSUB", '-J "x[3-1]"', "must go up"),
+    ("#BSUB", "-cwd runs/%J", "'runs/%J': hpcdl makes no folder for each job"),
     ("#BSUB", "-gpu", "its value is missing"),
 ]
 
