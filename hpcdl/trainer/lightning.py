@@ -96,8 +96,9 @@ def suspendable(*, every: int | None = None) -> Any:
         def on_train_start(self, trainer: Any, module: Any) -> None:
             from hpcdl.trainer.torch import Ranks
 
-            whole = trainer.estimated_stepping_batches
-            self._total = None if whole == float("inf") else int(whole)
+            if module.automatic_optimization:  # else each of its optimizers' steps counts, and how many nobody knows
+                whole = trainer.estimated_stepping_batches
+                self._total = None if whole == float("inf") else int(whole)
             if self._place is not None:
                 self._go_on(trainer, self._place)
                 self._place = None

@@ -4,6 +4,7 @@ and the version of Lightning.
 
 LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
 TEST_EPOCHS: as many, not 3. LIGHTNING_KILLED: at so many steps the second rank of the first attempt is killed.
+LIGHTNING_MANUAL: it steps its two optimizers itself, so that each batch counts as two steps.
 LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random; where Lightning is pytorch_lightning."""
 
 import hpcdl.trainer as hpcdl
@@ -26,6 +27,7 @@ from tests.frameworks.stops import stop
 
 EPOCHS = int(os.environ.get("TEST_EPOCHS") or 3)
 KILLED = int(os.environ.get("LIGHTNING_KILLED") or -1)
+MANUAL = bool(os.environ.get("LIGHTNING_MANUAL"))
 RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
 if STREAM:
     sys.modules["lightning"] = None  # type: ignore[assignment]  # as if it were not installed
@@ -40,8 +42,15 @@ class Network(lightning.LightningModule):
         super().__init__()
         layers = torch.nn.Linear(12, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
         self.layers = torch.nn.Sequential(*layers)
+        self.automatic_optimization = not MANUAL
 
     def training_step(self, batch: Any, index: int) -> Any:
+        if MANUAL:
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+                self.manual_backward((self.layers(batch[0]) - batch[1]).square().mean())
+                optimizer.step()
+            return None
         parts = [batch] if RANKS == 1 else [batch["long"], batch["short"]]
         return sum((self.layers(part[0]) - part[1]).square().mean() for part in parts)
 
@@ -49,6 +58,8 @@ class Network(lightning.LightningModule):
         self.log("val_loss", (self.layers(batch[0]) - batch[1]).square().mean(), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
+        if MANUAL:
+            return [torch.optim.AdamW(self.layers[place].parameters(), 0.01) for place in (0, 3)]
         if RANKS > 1:
             optimizer = torch.optim.AdamW(self.parameters(), 0.01)
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)

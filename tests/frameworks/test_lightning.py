@@ -30,6 +30,15 @@ def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int,
         assert (killed, began) == (whole, [0, 5])
 
 
+def test_optimizers_that_the_script_steps_itself(trained: Trained) -> None:
+    """Each counts: as many steps as there are batches are half of them, and a suspend after those ends nothing."""
+    whole, _ = trained.run([SCRIPT], (), LIGHTNING_MANUAL="1")
+    parts, began = trained.run([SCRIPT], (10, 30), LIGHTNING_MANUAL="1")
+    check_stops(began, (10, 30))
+    assert parts == whole
+    assert whole.startswith("48 ")
+
+
 def test_an_older_version_validates_once_at_a_step(trained: Trained) -> None:
     """It would do so again where it goes on, 18 steps being 4 batches into an epoch: EarlyStopping would come early."""
     env = {"PYTHONPATH": f"{OLDER / 'lightning-2.4.0'}:{ROOT}", "LIGHTNING_RANKS": "2"}
