@@ -49,6 +49,11 @@ RANK_VARIABLES = ("HOROVOD_RANK", "RANK", "HPCDL_RANK", "OMPI_COMM_WORLD_RANK", 
 
 LIGHTNING = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
 
+ONE_TRAINING = (
+    "this process has completed a training, and hpcdl knows one for each job: a second would go on from the checkpoint "
+    "of the first. Make a job of each, or one loop of all of them"
+)
+
 ESSENTIAL_WAIT_S = 3.0
 
 ANSWER_WAIT_S = 5.0
@@ -109,6 +114,7 @@ class Session:
         self._before: Any = None
         self._handles = False
         self._loops = False  # it was said that the training loop has begun
+        self._complete = False  # it was said that the training is
         self._asked = False
         self._ended = self._exiting = False
         self._batch = self.inside and bool(environ.get("HPCDL_ALLOCATION"))
@@ -274,7 +280,10 @@ class Session:
         return self._asked
 
     def ready(self, step: int) -> None:
-        """The training loop begins with `step` steps done."""
+        """The training loop begins with `step` steps done. Raises RuntimeError where one was completed before: another
+        would go on from the checkpoint of that one, and a job that is complete is not started again."""
+        if self._complete and (self.inside or self.checkpoint_dir is not None):
+            raise RuntimeError(ONE_TRAINING)
         self._loops = True
         self.send("ready", step=int(step))
 
@@ -346,6 +355,7 @@ class Session:
     def done(self, step: int) -> None:
         """Training is complete after `step` steps."""
         self._flush()
+        self._complete = True
         self.send("done", step=int(step))
 
     # memberships

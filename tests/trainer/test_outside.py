@@ -83,3 +83,28 @@ def test_example_resumes_by_itself(tmp_path: Path) -> None:
     whole = train("--steps", "60")
     assert half != whole
     assert train("--steps", "60", "--checkpoint-dir", str(tmp_path / "other")) == whole
+
+
+TWO = """
+import hpcdl.trainer as hpcdl
+
+for fold in range(2):
+    done = [step for step in hpcdl.steps(3, save=lambda folder: None, load=lambda folder: None)]
+    print(fold, done)
+"""
+
+
+def test_a_second_training_of_a_process_is_refused(tmp_path: Path) -> None:
+    """It would go on from the checkpoint of the first, and so train nothing."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+    environ["PYTHONPATH"] = str(ROOT)
+
+    def train(**more: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", TWO]
+        return subprocess.run(argv, env={**environ, **more}, timeout=180, capture_output=True, text=True, check=False)
+
+    assert train().stdout == "0 [0, 1, 2]\n1 [0, 1, 2]\n"
+    for first in ("[0, 1, 2]", "[]"):  # started again, the first has nothing left to do
+        done = train(HPCDL_CHECKPOINT_DIR=str(tmp_path))
+        assert (done.returncode, done.stdout) == (1, f"0 {first}\n")
+        assert "hpcdl knows one for each job" in done.stderr
