@@ -46,8 +46,10 @@ class Boundaries:
         return found
 
     def begin(self, ranks: RankAgreement, step: int) -> None:
-        """The training begins with `step` steps done. Raises RuntimeError where the ranks begin at several."""
+        """The training begins with `step` steps done. Raises RuntimeError where the ranks begin at several, or several
+        take themselves for rank 0."""
         self.ranks, self._tried = ranks, step
+        ranks.check_writer(self.session)
         begun = sorted({int(each) for each in ranks.gather(str(step))})
         if len(begun) > 1:
             raise RuntimeError(

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,41 @@ def test_four_ranks_end_with_all_of_their_state_after_a_kill_and_a_suspend(
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
     assert one["scheduler"] == other["scheduler"]
     assert all(torch.equal(one["order"][name], other["order"][name]) for name in ("random", "left"))
+
+
+SPAWNED = """
+import sys
+import hpcdl.trainer as hpcdl
+import torch
+import torch.distributed as dist
+import hpcdl.trainer.torch as suspendable
+
+def train(rank, says):
+    session = hpcdl.attach(rank if says else None)
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://127.0.0.1:" + sys.argv[2])
+    for step in suspendable.steps(2, model=torch.nn.Linear(1, 1)):
+        pass
+    print(f"rank {session.rank} is done\\n", end="", flush=True)
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(sys.argv[1] == "says",), nprocs=2)
+"""
+
+
+def test_ranks_that_the_script_starts_say_who_they_are(tmp_path: Path) -> None:
+    """No launcher names them in the environment: each would take itself for rank 0, and write the checkpoints."""
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+    environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def train(how: str, **more: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, str(script), how, free_port()]
+        return subprocess.run(argv, env=environ | more, timeout=SLOW_S, capture_output=True, text=True, check=False)
+
+    assert train("silent").returncode == 0, "without hpcdl nobody has to know"
+    refused = train("silent", HPCDL_CHECKPOINT_DIR=str(tmp_path / "first"))
+    assert refused.returncode != 0
+    assert "2 ranks take themselves for rank 0" in refused.stderr
+    done = train("says", HPCDL_CHECKPOINT_DIR=str(tmp_path / "second"))
+    assert sorted(done.stdout.splitlines()) == ["rank 0 is done", "rank 1 is done"], done.stderr

@@ -35,6 +35,10 @@ OUTSIDE = "outside"  # of hpcdl, where nobody asks for a suspend
 ABSENT_S = 60.0  # for a rank that has not come to its loop: the others then go on without its word
 POLL_S = 0.005
 LOOK_S = 0.2
+HOW_RANKS_ARE_KNOWN = (
+    "hpcdl knows a rank by what torchrun or another launcher puts into the environment, or by hpcdl.attach(rank). Call "
+    "that first in the function of each rank, and nowhere else, where the script starts them (torch.multiprocessing)"
+)
 
 
 def size(environ: Mapping[str, str]) -> int:
@@ -63,6 +67,9 @@ class RankAgreement:
     def gather(self, text: str) -> list[str]:
         """Every rank's text, in the order of the ranks."""
         return [text]
+
+    def check_writer(self, session: Session) -> None:
+        """Raises RuntimeError on every rank where a framework joins several that take themselves for rank 0."""
 
     def barrier(self) -> None:
         """Returns once every rank has come here."""
@@ -103,6 +110,15 @@ class JoinedRanks(RankAgreement):
         # A framework may call another rank its first than hpcdl does: only the writer has looked.
         chosen = next((each for each in map(json.loads, texts) if each is not None), None)
         return None if chosen is None else attach().stored(*chosen)
+
+    def check_writer(self, session: Session) -> None:
+        """Each would write, and resume by, the random state and the place in the data of rank 0. Collective."""
+        if self.size == 1:
+            return
+        writes = session.writer and session.checkpoint_dir is not None
+        writers = self.gather("1" if writes else "0").count("1")
+        if writers > 1:
+            raise RuntimeError(f"{writers} ranks take themselves for rank 0: {HOW_RANKS_ARE_KNOWN}")
 
     def barrier(self) -> None:
         self.gather("")
