@@ -44,7 +44,7 @@ DRAIN_S = 240.0
 WEIGHTS = {"daemon": 3, "agent": 3, "trainer": 5, "supervisor": 2}
 VICTIM_S = 3.0
 """Seconds that a strike waits for one of the kind it is to hit: a daemon that has just come knows of no trainers."""
-SETTINGS = {"poison_limit_infrastructure": 1000, "retry_pause_s": 0.2, "retry_pause_max_s": 1.0}
+SETTINGS = {"poison_limit_infrastructure": 1000, "avoid_failures": 0, "retry_pause_s": 0.2, "retry_pause_max_s": 1.0}
 
 SHORT = {"agent_lease_s": 1.0, "lease_margin_s": 0.5, "agent_absence_s": 1.0}
 

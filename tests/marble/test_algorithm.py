@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from hpcdl.adaptive import Adaptive
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Policies, Policy, View, check
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState, Target
 from hpcdl.marble import POLICIES, FifoExclusive, Marble, MarbleWarm
+from hpcdl.milp import BFTrainer
 
 BEST_4 = Profile("best4", ((1, 1, 1.0), (1, 4, 4.0), (1, 6, 3.0)))
 BEST_2 = Profile("best2", ((1, 1, 1.0), (1, 2, 2.0), (1, 6, 1.5)))
@@ -173,6 +175,14 @@ def test_no_nodes_and_nodes_that_are_away() -> None:
         "keeps its 1 GPU of n1, whose GPUs are lost, dirty, excluded or drained",
         "needs 1 GPU; all GPUs of n1 are lost, dirty, excluded or drained",
     ]
+
+
+@pytest.mark.parametrize("policy", [Marble(), BFTrainer(), Adaptive()])
+def test_a_node_that_is_left_out_is_named_where_it_is_missed(policy: Policy) -> None:
+    view = View(0.0, (NodeView("n1", (0, 1)),), (job(1, nodes=2),), bare=frozenset({"n2"}))
+    reason = policy.decide(view).targets[0].reason
+    assert reason.startswith("needs 1 GPU on each of 2 nodes; ")
+    assert "; all GPUs of n2 are lost, dirty, excluded or drained" in reason
 
 
 def test_the_node_with_the_fewest_gpus_left_over() -> None:
