@@ -8,7 +8,7 @@ from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.rules.exemption import STARTS
-from hpcdl.placement.pool import bare_nodes, gpus_needed, no_nodes
+from hpcdl.placement.pool import gpus_needed, no_nodes, unmet
 
 
 def reason(found: OptionMenu, candidate: Candidate, placement: Placement, why: str) -> str:
@@ -89,8 +89,7 @@ def _waits(view: View, found: OptionMenu, candidate: Candidate) -> str:
     if not found.pools:
         return no_nodes(view, job)
     if not candidate.options:
-        largest = f"the largest of {count(len(view.nodes), 'node')} has {view.largest_node}"
-        return f"needs {gpus_needed(job)}; {'; '.join(filter(None, (largest, bare_nodes(view))))}"
+        return unmet(view, job, f"the largest of {count(len(view.nodes), 'node')} has {view.largest_node}")
     total = sum(found.capacity)
     return f"needs {gpus_needed(job)}; other jobs gain more from the {count(total, 'GPU')} now"
 

@@ -10,7 +10,7 @@ from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.milp.case import AllocationCase, TrainerCandidate
 from hpcdl.milp.pricing import TrainerPrices
-from hpcdl.placement.pool import bare_nodes, gpus_needed, no_nodes
+from hpcdl.placement.pool import gpus_needed, no_nodes, unmet
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,7 @@ def impossible(case: AllocationCase, job: JobView) -> str:
     if not fitting:
         return f"needs {gpus_needed(job)}; the largest node has {case.view.largest_node}"
     if max(fitting) < job.nodes:
-        could = f"{count(max(fitting), 'node')} could hold it"
-        return f"needs {gpus_needed(job)}; {'; '.join(filter(None, (could, bare_nodes(case.view))))}"
+        return unmet(case.view, job, f"{count(max(fitting), 'node')} could hold it")
     return ""
 
 

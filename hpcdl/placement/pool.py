@@ -220,19 +220,19 @@ def _impossible(pool: Pool, job: JobView) -> str:
     if not fitting:
         return f"needs {gpus_needed(job)}; the largest node has {pool.view.largest_node}"
     if len(fitting) < job.nodes:
-        could = f"{len(fitting)} of {count(len(pool.nodes), 'connected node')} could hold it"
-        return f"needs {gpus_needed(job)}; {'; '.join(filter(None, (could, bare_nodes(pool.view))))}"
+        return unmet(pool.view, job, f"{len(fitting)} of {count(len(pool.nodes), 'connected node')} could hold it")
     return ""
 
 
 def no_nodes(view: View, job: JobView) -> str:
     """Why a job waits where the view has no node."""
-    return f"needs {gpus_needed(job)}; {bare_nodes(view) or 'no node is connected'}"
+    return unmet(view, job, "" if view.bare else "no node is connected")
 
 
-def bare_nodes(view: View) -> str:
-    """The connected nodes that the view leaves out, or ""."""
-    return f"all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, excluded or drained" if view.bare else ""
+def unmet(view: View, job: JobView, why: str) -> str:
+    """What a job needs, why the nodes of the view do not give it, and which connected nodes are none of them."""
+    bare = f"all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, excluded or drained" if view.bare else ""
+    return "; ".join(filter(None, (f"needs {gpus_needed(job)}", why, bare)))
 
 
 def waiting(job: JobView, first: JobView | None, free: str) -> str:
