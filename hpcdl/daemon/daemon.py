@@ -371,7 +371,8 @@ class Daemon:
             return
         try:
             read_access(self.home)
-        except AccessError:  # it was removed, or is damaged: without it no command finds us, nor can end us
+        except AccessError:  # without it no command finds us, nor can end us
+            log.warning("the access file was removed, or is damaged: it is written anew")
             write_access(self.home, self._access)
 
     def _keep_samples(self, samples: Sequence[GpuTelemetry]) -> None:

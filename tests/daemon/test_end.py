@@ -53,6 +53,7 @@ def test_a_daemon_whose_access_file_is_lost_is_found_again(tmp_path: Path, damag
         file.unlink() if damage is None else file.write_bytes(damage)
         cluster.until(lambda: file.exists() and file.read_bytes() == before)
         assert file.stat().st_mode & 0o777 == 0o600
+        assert "it is written anew" in (cluster.home / "daemon.log").read_text()
         assert str(cluster.daemon_pid) in cluster.cli("daemon", "stop")
     finally:
         cluster.stop()
