@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.slurm.cluster import missing, version
 from tests.support.leftovers import Session
+from tests.support.scene import Scenes
 
 LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
 
@@ -65,6 +66,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Scenes())
     config.addinivalue_line("markers", "real_slurm: runs on a real Slurm; given to whatever asks for such a cluster")
 
 
