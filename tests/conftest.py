@@ -32,12 +32,19 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
 # Before anything is started: what tests start is to be known by it.
 SESSION = Session()
 LEFT = pytest.StashKey[list[str]]()
+if SESSION.owner:
+    # As ^C: the session then ends what its tests have started. A worker may just die: its session does it.
+    signal.signal(signal.SIGTERM, SESSION.interrupt)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodeready() -> None:
     """A worker of pytest-xdist is there: this process runs no test itself."""
     SESSION.adopt()
+
+
+def pytest_keyboard_interrupt() -> None:
+    SESSION.interrupted = True
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -57,7 +64,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A session that leaves something behind has failed, and not by tests that may run once more (.ci/pytest): those
     show it again if it is theirs."""
-    if SESSION.owner:
+    if SESSION.owner and SESSION.interrupted:
+        SESSION.end()
+    elif SESSION.owner:
         SESSION.kept = session.exitstatus == pytest.ExitCode.TESTS_FAILED
         left = session.config.stash[LEFT] = SESSION.left()
         if not all(map(SESSION.failed_in_the_file_of, left)):

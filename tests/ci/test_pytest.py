@@ -1,14 +1,21 @@
-"""`.ci/pytest`: what failed runs once more, alone."""
+"""`.ci/pytest`: what failed runs once more, alone; the slowest tests are kept; whoever ends it ends everything."""
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "pytest"
+from tests.support.leftovers import VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / ".ci" / "pytest"
 
 TESTS = """
 import os
@@ -30,14 +37,14 @@ def test_wrong():
 """
 
 
-def run(folder: Path, races: int, wrong: bool) -> tuple[int, str]:
-    """Exit code and output."""
+def run(folder: Path, races: int, wrong: bool, **more: str) -> tuple[int, str]:
+    """Exit code and output. `more`: of the environment."""
     (folder / ".ci").mkdir()
     shutil.copy(SCRIPT, folder / ".ci")
     (folder / "test_it.py").write_text(f"RACES, WRONG = {races}, {wrong}\n{TESTS}")
     argv = [str(folder / ".ci" / "pytest"), sys.executable, "-q", "--rootdir", str(folder), "--numprocesses", "1"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # we may be a worker
-    done = subprocess.run([*argv, "test_it.py"], capture_output=True, text=True, cwd="/", env=env)
+    done = subprocess.run([*argv, "test_it.py"], capture_output=True, text=True, cwd="/", env=env | more)
     return done.returncode, done.stdout
 
 
@@ -59,3 +66,73 @@ def test_nothing_runs_again(tmp_path: Path, races: int, code: int) -> None:
     found, said = run(tmp_path, races, wrong=False)
     assert found == code
     assert "once more" not in said
+
+
+def test_nothing_runs_again_where_that_is_turned_off(tmp_path: Path) -> None:
+    code, said = run(tmp_path, races=1, wrong=False, HPCDL_TEST_RERUN="0")
+    assert code == 1
+    assert "once more" not in said
+
+
+STARTS = "tests/system/test_kills.py::test_daemon_and_agent_gone_for_long"
+"""Has a daemon, an agent and a trainer for many seconds."""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(params=["script", "group", "alone"])
+def ended(request: pytest.FixtureRequest, temporary: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run that has SIGTERM in the middle of a test: the script, all of its group, or a pytest without workers."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != VARIABLE}
+    workers = "0" if request.param == "alone" else "2"
+    argv = [sys.executable, "-o", f"cache_dir={temporary.parent}/cache", "--numprocesses", workers, STARTS]
+    first = [sys.executable, "-m", "pytest"] if request.param == "alone" else [str(SCRIPT), sys.executable]
+    with subprocess.Popen(
+        [*first, *argv[1:]], cwd=ROOT, env=env | {"TMPDIR": str(temporary)}, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            end = time.monotonic() + 180
+            while not any(b"\0HPCDL_TAG=" in environment for environment in environments(temporary).values()):
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            if request.param == "group":
+                os.killpg(process.pid, signal.SIGTERM)
+            else:
+                process.terminate()
+            process.wait(180)
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def environments(temporary: Path) -> dict[int, bytes]:
+    """The environments of the processes whose temporary files are below this folder."""
+    rows = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                environment = (entry / "environ").read_bytes()
+                if f"TMPDIR={temporary}".encode() in environment:
+                    rows[int(entry.name)] = environment
+    return rows
+
+
+def test_a_run_that_is_ended_leaves_nothing(ended: subprocess.Popen[bytes], temporary: Path) -> None:
+    assert ended.returncode != 0
+    assert list(environments(temporary)) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_slowest_tests_are_kept(tmp_path: Path) -> None:
+    run(tmp_path, races=1, wrong=True)
+    rows = [line.split() for line in (tmp_path / "build" / "slowest-tests.txt").read_text().splitlines()]
+    assert {name for _, name in rows} == {f"test_it.py::test_{each}" for each in ("race[0]", "right", "wrong")}
+    assert [float(seconds) for seconds, _ in rows] == sorted((float(seconds) for seconds, _ in rows), reverse=True)

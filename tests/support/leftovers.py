@@ -12,11 +12,14 @@ import atexit
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 import threading
 import time
 import uuid
 from pathlib import Path
+from types import FrameType
 
 from hpcdl.agent.supervisor import launch, processes
 from hpcdl.agent.supervisor.processes import Process
@@ -42,6 +45,8 @@ class Session:
         self.owner = VARIABLE not in os.environ
         self.kept = False
         """Whether the folder stays, for somebody to look at."""
+        self.interrupted = False
+        """Whether somebody ended the session before its last test."""
         self.running: set[str] = set()
         """The tests that run now."""
         self.failed: set[str] = set()
@@ -51,6 +56,7 @@ class Session:
         self._over = threading.Event()
         self._during: dict[str, str] = {}
         """Of each command that lost its parent, the tests that ran when it was first seen."""
+        self._pid = os.getpid()
         if self.owner:
             self.folder = Path(tempfile.mkdtemp(prefix="hpcdl-tests-"))
             self.folder.chmod(0o1777)  # as /tmp is: tests with a second uid use it, too
@@ -61,7 +67,6 @@ class Session:
             tempfile.tempdir = str(self.folder)
             folders = {"TMPDIR": str(self.folder), "PYTEST_DEBUG_TEMPROOT": str(self.folder), "HOME": str(home)}
             os.environ |= {VARIABLE: uuid.uuid4().hex, **folders}
-            self._pid = os.getpid()
             atexit.register(self._remove)  # after pytest's own, which were registered later
 
     def adopt(self) -> None:
@@ -73,22 +78,42 @@ class Session:
             launch.become_subreaper()
             threading.Thread(target=self._watch, daemon=True).start()
 
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handles a signal that ends the session, as ^C does. What a test has forked has this handler, too, and ends
+        by the signal."""
+        if os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        signal.signal(number, signal.SIG_IGN)
+        self.interrupted = True
+        if not self._over.is_set():  # else it ends already, and no longer waits for what is on its way out
+            raise KeyboardInterrupt(f"{signal.Signals(number).name}: the tests end, and what they started")
+
+    def end(self) -> None:
+        """Kills, without waiting for it to end, all that the tests have started: nobody asks what would be left."""
+        self._over.set()
+        self._kill()
+
     def left(self) -> list[str]:
         """The processes that are left, each command of a test once, in words; they are ended."""
         self._over.set()
         end = time.monotonic() + PATIENCE_S
-        while (found := self._pids()) and time.monotonic() < end:
+        while (found := self._pids()) and time.monotonic() < end and not self.interrupted:
             self._reap()
             time.sleep(0.1)
         said = {said: pid for pid in found if (said := self._described(pid))}
-        processes.kill_all(self._named, PATIENCE_S)
-        if self._adopts:  # a chain too, in which each starts the next and ends
-            processes.kill_own_children(self._workers.__contains__, self._reap, PATIENCE_S)
+        self._kill()
         return [f"process {pid}: {each}" for each, pid in said.items()]
 
     def failed_in_the_file_of(self, said: str) -> bool:
         """Whether what `left` says is of a test in whose file one failed, which often ends before it has cleared up."""
         return any(f"{test.partition('::')[0]}::" in said for test in self.failed)
+
+    def _kill(self) -> None:
+        processes.kill_all(self._named, PATIENCE_S)
+        if self._adopts:  # a chain too, in which each starts the next and ends
+            processes.kill_own_children(self._workers.__contains__, self._reap, PATIENCE_S)
 
     def _described(self, pid: int) -> str:
         """Of a chain, another link may be all that can still be looked at."""
@@ -121,8 +146,12 @@ class Session:
         return [pid for pid in found if pid not in self._workers]
 
     def _remove(self) -> None:
-        if os.getpid() == self._pid and not self.kept:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if os.getpid() != self._pid or self.kept:
+            return
+        for mount in reversed(Path("/proc/self/mounts").read_text().splitlines()):  # of a test that was interrupted
+            if (point := Path(mount.split()[1])).is_relative_to(self.folder):
+                subprocess.run(["umount", "--lazy", str(point)])
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _named(self) -> list[Process]:
         """Those whose environment names the session."""
