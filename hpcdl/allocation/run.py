@@ -124,8 +124,9 @@ class AllocationRun:
         return [node for node in self.allocation.nodes if node != self.allocation.here]
 
     def left_s(self) -> float | None:
-        """Seconds until the walltime ends; None where that is not known."""
-        until = self.allocation.until
+        """Seconds until the walltime ends; None where that is not known. It may be changed while the batch job runs,
+        which the daemon hears from the batch system."""
+        until = self._served.status.get("allocations", {}).get(self.allocation.id) or self.allocation.until
         return None if until is None else until - self.now()
 
     def run(self) -> int:

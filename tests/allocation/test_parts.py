@@ -15,12 +15,14 @@ import pytest
 from hpcdl.allocation import detect
 from hpcdl.allocation.agents import TRIES, AgentOptions, AllocationAgents, agent_argv, wanted_back
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
-from hpcdl.allocation.run import CannotRun, Signals, find_allocation, without_gpus
+from hpcdl.allocation.run import AllocationOptions, AllocationRun, CannotRun, Signals, find_allocation, without_gpus
 from hpcdl.batch.adapter import Allocation, Completed
 from hpcdl.batch.system import BatchError, HalfAnAllocation
+from hpcdl.config.settings import Config
 from hpcdl.lsf.system import SYSTEM as LSF
 from hpcdl.slurm.system import SYSTEM as SLURM
 from tests.allocation.batchjob import Here
+from tests.support.waiting import until
 
 TWO = Allocation("slurm", "7", ("n1", "n2"), 4, until=None, here="n1")
 
@@ -56,14 +58,14 @@ def made(system: Here, clock: Clock | None = None) -> tuple[AllocationAgents, li
     return AllocationAgents(system, TWO, options, lambda: 60.0, said.append, monotonic=clock or time.monotonic), said
 
 
-def looks(agents: AllocationAgents, seconds: float = 60.0) -> None:
+def looks(agents: AllocationAgents) -> None:
     """Until nothing runs."""
-    end = time.monotonic() + seconds
-    agents.look()
-    while agents.running:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+
+    def idle() -> bool:
         agents.look()
+        return not agents.running
+
+    until(idle, "the end of all agents")
 
 
 def test_what_an_agent_is_started_with() -> None:
@@ -82,6 +84,17 @@ def test_what_an_agent_is_started_with() -> None:
         "--allocation",
         "7",
     ]
+
+
+@pytest.mark.parametrize(
+    ("known", "left_s"), [({}, 60.0), ({"7": 900.0}, 860.0), ({"7": 50.0}, 10.0), ({"7": None, "8": 50.0}, 60.0)]
+)
+def test_a_walltime_that_is_changed_counts(tmp_path: Path, known: dict[str, float | None], left_s: float) -> None:
+    allocation = replace(TWO, until=100.0)
+    options = AllocationOptions(False, None, None, "auto", None)
+    run = AllocationRun(tmp_path, Config(), Here(tmp_path / "asked"), allocation, options, lambda: 40.0, print)
+    run._served.status = {"allocations": known}
+    assert run.left_s() == left_s
 
 
 def test_a_node_whose_agent_cannot_start_is_left_alone(tmp_path: Path) -> None:
@@ -120,11 +133,12 @@ def test_agents_that_do_not_hear_are_killed(tmp_path: Path) -> None:
     system = Scripted(tmp_path, n1=f"{deaf}open({str(path)!r}, 'w').close()\ntime.sleep(300)", n2="raise SystemExit(0)")
     agents, said = made(system)
     agents.look()
-    end = time.monotonic() + 60
-    while not (path.exists() and agents.running == ["n1"]):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+
+    def deaf_alone() -> bool:
         agents.look()
+        return path.exists() and agents.running == ["n1"]
+
+    until(deaf_alone, "the deaf agent alone")
     agents.end(0.3, time.sleep)
     assert not agents.running
     assert said[-1] == "the agents of n1 have not ended in time, and are killed"

@@ -4,12 +4,13 @@ What grows with nodes and jobs has routes of its own (`nodes`, `job_list`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import World
 from hpcdl.core.rules.departures import leave_s
 from hpcdl.core.rules.intake import OBJECTIVES
 from hpcdl.daemon.api.context import ApiContext, route
@@ -61,6 +62,7 @@ async def status(api: ApiContext, request: Request) -> Json:
             for name, beat in beats
             for line in beat.trainers
         ],
+        "allocations": allocation_ends(world, connected),
         "jobs": states,
         "events": world.seq,
         "notices": notices_summary(world),
@@ -69,6 +71,17 @@ async def status(api: ApiContext, request: Request) -> Json:
         "notes": batch_notes(api),
         "damaged": [{"node": name, "path": path} for name, beat in beats for path in beat.damaged],
     }
+
+
+def allocation_ends(world: World, connected: Collection[str]) -> dict[str, float | None]:
+    """When the allocations of these nodes end, by their ids; None where that is not known."""
+    ends: dict[str, float | None] = {}
+    for name in sorted(connected):
+        node = world.nodes.get(name)
+        if node is not None and node.allocation:
+            known = (ends.get(node.allocation), node.until)
+            ends[node.allocation] = max((each for each in known if each is not None), default=None)
+    return ends
 
 
 @route("GET", "/v1/config")
