@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from tests.slurm.cluster import SlurmCluster, no_cgroups
 from tests.slurm.configuration import NODES
 from tests.slurm.home import Home
+from tests.support.extent import one_of
 from tests.system.batch import overlaps, site_file
 from tests.system.cluster import kill
 
@@ -40,6 +41,12 @@ def starts(home: Home, job: int) -> list[tuple[str, int]]:
     """The role and the number of GPUs that the job had, one a start."""
     rows = [event["body"]["placement"] for event in home.events(job) if event["kind"] == "StartRequested"]
     return [(row["role"], sum(len(share["gpus"]) for share in row["shares"])) for row in rows]
+
+
+def end_in(slurm: SlurmCluster, batch_job: str, seconds: float) -> None:
+    """Its walltime ends so soon from now on; it had more left."""
+    end = datetime.now().astimezone() + timedelta(seconds=seconds)
+    slurm.run("scontrol", "update", f"JobId={batch_job}", f"EndTime={end:%Y-%m-%dT%H:%M:%S}")
 
 
 def test_six_jobs_share_an_allocation_of_two_nodes(slurm: SlurmCluster, make_home: MakeHome) -> None:
@@ -84,21 +91,21 @@ def test_jobs_wait_for_batch_jobs_of_which_slurm_is_asked(slurm: SlurmCluster, m
     assert ends == {f"slurm:{good}": True, f"slurm:{bad}": False, "slurm:999999": None}
 
 
-@pytest.mark.flaky(reruns=1, reason="a walltime is whole minutes: within 45 s a loaded machine may not come to train")
 def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path
 ) -> None:
-    home = make_home(leave_margin_s=75)
+    home = make_home(leave_margin_s=120)
     record = tmp_path / "record"
     record.mkdir()
-    # Slurm sends the script's own signal up to a minute too early, here at once: one that nobody hears in its place.
-    first = home.allocate("-N2", "-t", "2", "--signal=B:CONT@1")
+    # Slurm sends the script's own signal up to a minute too early: one that nobody hears in its place.
+    first = home.allocate("-N2", "-t", "30", "--signal=B:CONT@1")
     home.hold()  # none is done before that
     trainer = ("--step-s", 0.05, "--save-every", 10_000, "--record", record)
     grace = ("--grace", "5")  # so long a save that was not measured yet may take
     jobs = [home.submit(*trainer, gpus=gpus, steps=120, options=grace) for gpus in ("4", "2", "2")]
     for job in jobs:
         home.until_step(job, 20)
+    end_in(slurm, first, 126)  # the middle, however long they took to come there
     slurm.until_state(first, "COMPLETED")
     assert home.tagged() == []
     home.until(lambda: home.ours() == [])  # supervisors may be on their way out
@@ -116,6 +123,7 @@ def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
     assert not overlaps(record)
 
 
+@pytest.mark.long
 def test_what_happens_to_slurm_happens_to_no_trainer(slurm: SlurmCluster, make_home: MakeHome) -> None:
     """slurmd killed, slurmctld away and back, a node drained, the allocation's steps stopped: training goes on."""
     home = make_home()
@@ -236,7 +244,7 @@ def with_pilots(make_home: MakeHome, folder: Path, queue: str, pilots: int, **se
     return home
 
 
-@pytest.mark.parametrize("partition", ["scavenge", "cancelp", "nograce"])
+@pytest.mark.parametrize("partition", one_of("nograce", "scavenge", "cancelp"))
 def test_a_preempted_pilot_gives_its_node_back_and_the_trainer_goes_on(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path, partition: str
 ) -> None:
@@ -275,6 +283,7 @@ def test_a_pilot_that_is_preempted_as_it_begins_gives_its_node_back(
     home.cli("cancel", "1")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(no_cgroups()), reason=no_cgroups())
 def test_a_step_that_is_killed_with_all_in_it_costs_what_was_not_saved(
     make_slurm: Callable[..., SlurmCluster], make_home: MakeHome, tmp_path: Path
@@ -347,6 +356,7 @@ def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home:
     home.cli("cancel", str(job))
 
 
+@pytest.mark.long
 def test_pilots_are_guests(slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path) -> None:
     """None in a partition that nobody preempts; where the site allows it, they are given back to those who wait."""
     home = with_pilots(make_home, tmp_path, "normal", 2, node_name="login")
