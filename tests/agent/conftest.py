@@ -13,9 +13,8 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import pytest
 from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.start_file import Start
 from tests.agent.daemon import Agents, Daemon
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 180.0
@@ -60,15 +60,6 @@ signal.signal(signal.SIGTSTP, lambda n, f: asked.append(n))
 channel = connect()
 attach()
 """
-
-
-def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Polls until the condition holds; its value."""
-    end = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return value
 
 
 def stopped(pid: int) -> bool:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,20 +25,12 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.wire import messages as msg
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.tls import make_certificate, server_context
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = Path(__file__).with_name("trainer.py")
 DEADLINE_S = 180.0
 TOKEN = "t" * 43
-
-
-def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Polls the condition until it is true; its value."""
-    end = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return value
 
 
 @dataclass
@@ -284,12 +275,14 @@ class Agents:
             process.stdout.close()
         for record in self.run.glob("*/record.jsonl"):
             self._end_supervisor(record)
-        end = time.monotonic() + DEADLINE_S
-        while left := processes.tagged(instance):
+
+        def swept() -> bool:
+            left = processes.tagged(instance)
             for process_left in left:
                 processes.signal_process(process_left, signal.SIGKILL)
-            assert time.monotonic() < end, left
-            time.sleep(0.01)
+            return not left
+
+        until(swept, "the end of all tagged processes")
 
     @staticmethod
     def _end_supervisor(record: Path) -> None:

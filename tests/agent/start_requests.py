@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent import run_folder
-from tests.agent.daemon import Agents, Daemon, spec_of, until
+from tests.agent.daemon import Agents, Daemon, spec_of
+from tests.support.waiting import until
 
 
 def checkpoints(home: Path, job: int) -> str:

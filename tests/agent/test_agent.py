@@ -17,8 +17,9 @@ from hpcdl.agent import run_folder
 from hpcdl.agent.start_request import with_stubs
 from hpcdl.agent.supervisor import processes
 from hpcdl.wire import messages as msg
-from tests.agent.daemon import Agents, Daemon, spec_of, until
+from tests.agent.daemon import Agents, Daemon, spec_of
 from tests.agent.start_requests import begin, checkpoints, supervisor_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -15,8 +15,9 @@ from hpcdl.agent import run_folder
 from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.commands import ExpectedIncarnation
 from hpcdl.core.model.incarnation import Cause
-from tests.agent.daemon import Agents, Daemon, spec_of, until
+from tests.agent.daemon import Agents, Daemon, spec_of
 from tests.agent.start_requests import begin, checkpoints, supervisor_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

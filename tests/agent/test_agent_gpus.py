@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from hpcdl.core.model.incarnation import Cause
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

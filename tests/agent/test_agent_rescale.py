@@ -15,7 +15,8 @@ from hpcdl.core.model.commands import ExpectedIncarnation
 from hpcdl.core.model.job import JobSpec
 from hpcdl.wire import messages as msg
 from tests.agent.conftest import ATTACH, CHANNEL
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

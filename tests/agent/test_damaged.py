@@ -14,8 +14,9 @@ import pytest
 from hpcdl.agent import run_folder
 from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.incarnation import Cause
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin, supervisor_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -17,7 +17,8 @@ from hpcdl.agent.emulation import emulated, granted, has_driver
 from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.incarnation import Cause
 from tests.agent.conftest import ATTACH, Agent
-from tests.agent.daemon import Agents, Daemon, spec_of, until
+from tests.agent.daemon import Agents, Daemon, spec_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -11,8 +11,9 @@ import pytest
 from hpcdl.agent.emulation import IDLE, Load, TrainingShare, resident_mib, shown
 from hpcdl.agent.gpu.device import GpuSample
 from hpcdl.agent.supervisor.watchdog import Watchdog
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin
+from tests.support.waiting import until
 
 FREE = GpuSample("EMU-0", 0, 0, 16384, pids=())
 TAKEN = GpuSample("EMU-0", 80, 12000, 16384, pids=(7,))

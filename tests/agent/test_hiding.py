@@ -18,9 +18,10 @@ from hpcdl.agent import run_folder
 from hpcdl.agent.supervisor import process_file, processes
 from hpcdl.agent.supervisor.processes import Process
 from hpcdl.wire import messages as msg
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin, supervisor_of
 from tests.agent.test_agent_gpus import held
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 HIDING = Path(__file__).with_name("hiding.py")
@@ -196,11 +197,13 @@ def sleeper() -> Iterator[Process]:
     inner = "import os,time; os.setsid(); time.sleep(600)"
     code = f"import subprocess,sys,time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    found = until(lambda: processes.descendants(process.pid) and processes.process_of(process.pid), "it")
+    until(lambda: processes.descendants(process.pid), "the one below it")
+    outer = processes.process_of(process.pid)
+    assert outer is not None
     try:
-        yield found
+        yield outer
     finally:
-        for each in [*processes.descendants(process.pid), found]:
+        for each in [*processes.descendants(process.pid), outer]:
             processes.signal_process(each, signal.SIGKILL)
         process.wait()
 

@@ -9,8 +9,9 @@ import pytest
 from hpcdl.agent.metrics import MOST_WAITING, MetricBuffer
 from hpcdl.core.model.series import MOST_NAMES
 from hpcdl.wire.messages import HeartbeatMessage, MetricLine, decode_message, encode_message
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin
+from tests.support.waiting import until
 
 KEY = (7, 2)
 

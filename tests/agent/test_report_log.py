@@ -18,6 +18,7 @@ from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import Exited, GpusFreed, Noted, Progressed, Started
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.wire.messages import RequestMessage
+from tests.support.waiting import until_async
 
 KEY = (7, 2)
 
@@ -166,8 +167,7 @@ def test_a_full_disk_delays_and_loses_nothing(path: Path, monkeypatch: pytest.Mo
         nonlocal full
         monkeypatch.setattr(os, "write", write)
         log.report(Noted(7, 2, 1, "n1", text="kept"), KEY, 1)
-        while log._failing_since is None:
-            await asyncio.sleep(0.005)
+        await until_async(lambda: log._failing_since is not None, "the failure")
         assert log.pending(0) == [], "what is not on the disk is not sent"
         assert not log.settled
         full = False

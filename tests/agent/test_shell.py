@@ -26,6 +26,7 @@ from hpcdl.wire.messages import (
     ShellTakenMessage,
     ShellToldMessage,
 )
+from tests.support.waiting import until_async
 
 DEADLINE_S = 180.0
 
@@ -67,10 +68,10 @@ class Client:
         self.shell.take(ShellDataMessage("x", 0, base64.b64encode(data).decode()))
 
     async def until(self, condition: Callable[[], object]) -> None:
-        end = asyncio.get_running_loop().time() + DEADLINE_S
-        while not condition():
-            assert asyncio.get_running_loop().time() < end, (self.said[1][-500:], self.said[2][-500:], self.ended)
-            await asyncio.sleep(0.01)
+        def story() -> str:
+            return str((self.said[1][-500:], self.said[2][-500:], self.ended))
+
+        await until_async(condition, "what the test expects of it", story=story)
 
 
 def converse(client: Client, act: Callable[[Client], Awaitable[object]] | None = None) -> ShellEndMessage:
@@ -147,7 +148,7 @@ def test_no_more_is_sent_than_is_taken(tmp_path: Path) -> None:
 
     async def look(client: Client) -> None:
         await client.until(lambda: len(client.said[1]) == SHELL_WINDOW)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # nothing tells that nothing comes; on a slow machine this sees less, and never fails
         assert len(client.said[1]) == SHELL_WINDOW
         client.take(1, 1000)
         await client.until(lambda: len(client.said[1]) == SHELL_WINDOW + 1000)
@@ -311,8 +312,7 @@ def test_those_beside_an_incarnation_go_with_it(tmp_path: Path) -> None:
         shells = Shells(Orphans(), tmp_path)
         shells.open(opened(), where)
         shells.open(opened(), where)  # comes twice
-        while not beside(tag):
-            await asyncio.sleep(0.01)
+        await until_async(lambda: beside(tag), "the command")
         await asyncio.wait_for(shells.gone((7, 3)), DEADLINE_S)
         shells.end((7, 3), "another")
         assert len(beside(tag)) == 1

@@ -13,7 +13,8 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import read_profiles
 from hpcdl.demo.trainer import granted, reference, trained
 from hpcdl.trainer import emulated
-from tests.trainer.supervisor import ROOT, supervisor, until
+from tests.support.waiting import until
+from tests.trainer.supervisor import ROOT, supervisor
 
 MODEL, STEPS, SEED = "VGG-16", 400, 5
 

@@ -134,8 +134,9 @@ def _python_stacks(pid: int, within_s: float) -> str:
     argv = [str(PY_SPY), "dump", "--nonblocking", "--pid", str(pid)]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(argv, capture_output=True, text=True, timeout=within_s)
-        threads = done.stdout.partition("\nThread ")[2].replace(str(pid), "PID")
-        return "\n".join(f"  {line}" for line in f"Thread {threads}".splitlines() if line) if threads else ""
+        _, thread, stacks = done.stdout.replace(str(pid), "PID").partition("\nThread ")
+        lines = f"{thread}{stacks}".splitlines()
+        return "\n".join(f"  {line}" for line in lines if line and "<frozen" not in line)
     return ""
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support.scene import scene
-
 T = TypeVar("T")
 PATIENCE_S = 180.0
 """No right run waits so long, however much else the machine does."""
@@ -57,6 +55,8 @@ async def until_async(
 
 
 def _in_vain(what: str, began: float, story: Callable[[], str], folders: Iterable[Path]) -> AssertionError:
+    from tests.support.scene import scene  # only now: processes whose imports are looked at wait, too
+
     took = time.monotonic() - began
     try:
         more = story()

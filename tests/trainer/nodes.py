@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import until
 from tests.trainer.preloaded import PLAIN, Preloaded
-from tests.trainer.supervisor import EXAMPLES, ROOT, Supervisor, supervisor, until
+from tests.trainer.supervisor import EXAMPLES, ROOT, Supervisor, supervisor
 
 EXAMPLE = EXAMPLES / "elastic_train.py"
 TELLING = Path(__file__).with_name("telling.py")

@@ -6,6 +6,7 @@ environment, output and exit, and nothing of hpcdl was imported before its scrip
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -15,14 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from tests.support.waiting import until
+
 ROOT = Path(__file__).resolve().parents[2]
-ABORT_S, CLOSE_S, FAILED_S = 20.0, 20.0, 10.0
+ABORT_S, FAILED_S = 60.0, 60.0
 PLAIN = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}  # they count when it is imported
 
 
@@ -40,12 +42,9 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float = 180.0) -> int:
-        end = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired(self.args, timeout)
-            time.sleep(0.01)
-        return code
+        until(lambda: self.poll() is not None, f"the end of {self.args}", timeout)
+        assert self.returncode is not None
+        return self.returncode
 
     def abort_all(self) -> None:
         """Ends all processes of the same origin; each writes the stacks of its threads to its standard error."""
@@ -62,13 +61,15 @@ class Forked:
 def ended(ranks: Sequence[Forked], timeout: float = 180.0) -> list[int]:
     """Exit codes of one group of processes. Where one fails the others may wait for it for long: they are aborted, as
     all are where it takes too long, and their standard error says where they were."""
-    end = time.monotonic() + timeout
-    while None in (codes := [each.poll() for each in ranks]):
-        if any(codes):
-            end = min(end, time.monotonic() + FAILED_S)
-        if time.monotonic() > end:
-            ranks[0].abort_all()
-        time.sleep(0.01)
+
+    def codes() -> list[int | None]:
+        return [each.poll() for each in ranks]
+
+    with contextlib.suppress(AssertionError):
+        until(lambda: None not in codes() or any(codes()), "the end of the ranks", timeout)
+        until(lambda: None not in codes(), "the end of the other ranks", FAILED_S)
+    if None in codes():
+        ranks[0].abort_all()
     return [each.wait() for each in ranks]
 
 
@@ -104,12 +105,11 @@ class Preloaded:
         """Ends all that still run; each writes the stacks of its threads to its standard error."""
         for each in self._forks:
             each.send_signal(signal.SIGABRT)
-        end = time.monotonic() + ABORT_S
-        while living := [each for each in self._forks if each.poll() is None]:
-            if time.monotonic() > end:
-                for each in living:
-                    each.kill()
-            time.sleep(0.01)
+        with contextlib.suppress(AssertionError):
+            until(lambda: all(each.poll() is not None for each in self._forks), "the stacks of all forks", ABORT_S)
+        for each in self._forks:
+            each.kill()
+            each.wait()
 
     def ended(self, pid: int) -> int | None:
         """Its exit code, once it has one; asked again after that, it is an error."""
@@ -123,13 +123,12 @@ class Preloaded:
         return answer
 
     def close(self) -> None:
-        end = time.monotonic() + CLOSE_S
-        while (living := [each.args for each in self._forks if each.poll() is None]) and time.monotonic() < end:
-            time.sleep(0.01)
-        self.abort()
-        assert not living, f"{living} had not ended"
-        self._channel.close()
-        self._process.wait(180)
+        try:
+            until(lambda: all(each.poll() is not None for each in self._forks), "the end of all forks")
+        finally:
+            self.abort()
+            self._channel.close()
+            self._process.wait(180)
 
 
 @contextmanager

@@ -10,27 +10,17 @@ import socket
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from hpcdl.wire.readable import readable
+from tests.support.waiting import until
 from tests.trainer.preloaded import PLAIN, Preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "jobscripts" / "trainers"
-DEADLINE_S = 180.0
-
-
-def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Polls the condition until it is true; its value."""
-    end = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return value
 
 
 class Supervisor:
@@ -124,21 +114,21 @@ class Supervisor:
     def wait(self, kind: str, count: int = 1, **keys: Any) -> dict[str, Any]:
         """The packet of that kind and keys that came as number `count`."""
 
-        def found() -> list[dict[str, Any]]:
+        def packet() -> list[dict[str, Any]]:
             same = [each for each in self.of(kind) if all(each[key] == value for key, value in keys.items())]
             return same[count - 1 : count]
 
-        def dead() -> str:
+        def story() -> str:
             outputs = [child.stdout.read() for child in self.children if child.poll() is not None and child.stdout]
-            return f"{kind} {keys}, came: {self.packets}\n" + "\n".join(outputs)
+            return f"came: {self.packets}\n" + "\n".join(outputs)
 
-        end = time.monotonic() + DEADLINE_S
-        while not (value := found()):
-            alive = any(child.poll() is None for child in self.children)
-            waiting = (alive or found()) and time.monotonic() < end
-            assert waiting, dead()
-            time.sleep(0.01)
-        return value[0]
+        def come_or_never() -> bool:
+            return bool(packet()) or all(child.poll() is not None for child in self.children)
+
+        until(come_or_never, f"{kind} {keys}", story=story)
+        came = packet()  # what ended has said all it ever will
+        assert came, f"no {kind} {keys}, {story()}"
+        return came[0]
 
     def send(self, kind: str, **body: Any) -> None:
         for each in self.connections:
@@ -151,10 +141,7 @@ class Supervisor:
             self.poll()
             return child.poll() is not None
 
-        end = time.monotonic() + DEADLINE_S
-        while not gone():
-            assert time.monotonic() < end, f"{child.pid} does not end: {child.args!r}, came: {self.packets}"
-            time.sleep(0.01)
+        until(gone, f"the end of {child.pid}: {child.args!r}", story=lambda: f"came: {self.packets}")
         self.poll()
         return child.wait()
 

@@ -15,7 +15,7 @@ from hpcdl.trainer import background_steps
 from hpcdl.trainer.background_steps import Bans, Launcher, collective, micro_batches
 from hpcdl.trainer.session import Session
 from hpcdl.trainer.step_gate import BAN, SharePage
-from tests.trainer.supervisor import until
+from tests.support.waiting import until
 
 
 class Cuda:

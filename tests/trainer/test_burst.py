@@ -15,9 +15,10 @@ import pytest
 from hpcdl.trainer import checkpoints
 from hpcdl.trainer.burst import widths
 from hpcdl.trainer.stages import overlaps, rows
+from tests.support.waiting import until
 from tests.trainer.nodes import Nodes, nodes
 from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded, ended
-from tests.trainer.supervisor import Supervisor, supervisor, until
+from tests.trainer.supervisor import Supervisor, supervisor
 
 pytestmark = pytest.mark.timeout(300)
 

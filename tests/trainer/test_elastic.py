@@ -14,9 +14,9 @@ import pytest
 from hpcdl.trainer import checkpoints
 from hpcdl.trainer.group.membership import Membership, from_packet
 from tests.support.ports import free_port
+from tests.support.waiting import until
 from tests.trainer.nodes import Nodes, curve, nodes, stop
 from tests.trainer.preloaded import Preloaded
-from tests.trainer.supervisor import until
 
 pytestmark = pytest.mark.timeout(300)
 

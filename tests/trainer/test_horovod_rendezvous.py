@@ -130,9 +130,9 @@ def test_ranks_of_a_membership_meet_at_a_store_without_pytorch(store: Rendezvous
 
 
 def test_a_store_that_has_nothing_or_is_gone(store: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horovod_rendezvous, "COMES_S", 0.1)
     client = StoreClient(HOST, store.server_address[1], "hpcdl.1.1")
-    with pytest.raises(StoreLost, match="has no horovod"):
+    with monkeypatch.context() as patched, pytest.raises(StoreLost, match="has no horovod"):
+        patched.setattr(horovod_rendezvous, "COMES_S", 0.1)
         client.get("horovod")
     with Rendezvous(HOST, {}) as other:
         gone = StoreClient(HOST, other.server_address[1], "hpcdl.1.1")

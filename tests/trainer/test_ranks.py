@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import ranks
-from tests.trainer.supervisor import ROOT, until
+from tests.support.waiting import until
+from tests.trainer.supervisor import ROOT
 
 
 def start(*argv: str, **env: str) -> subprocess.Popen[str]:

@@ -13,7 +13,8 @@ import pytest
 
 from hpcdl.trainer import channel, checkpoints
 from hpcdl.trainer.channel import Refused
-from tests.trainer.supervisor import EXAMPLES, ROOT, supervisor, until
+from tests.support.waiting import until
+from tests.trainer.supervisor import EXAMPLES, ROOT, supervisor
 
 PLAIN = EXAMPLES / "plain_python.py"
 ENDLESS = ("--steps", "1000000")  # who is to be caught in training does not end before, however slow this process is

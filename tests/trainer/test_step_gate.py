@@ -17,8 +17,9 @@ from hpcdl.trainer.group import step_counters
 from hpcdl.trainer.session import Session
 from hpcdl.trainer.step_gate import COUNT, HEARTBEAT, SharePage, StepGate
 from tests.support.ports import free_port
+from tests.support.waiting import until
 from tests.trainer.preloaded import Preloaded
-from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor, until
+from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor
 
 PLAIN = [str(EXAMPLES / "plain_python.py"), "--steps", "100000", "--every", "100000", "--pace", "0.002"]
 
@@ -68,7 +69,7 @@ def stands(page: SharePage) -> bool:
 
 def quiet(page: SharePage) -> bool:
     before = steps(page)
-    time.sleep(1.0)
+    time.sleep(1.0)  # that no step is made can only be seen in time; on a slow machine fewer are, which is no failure
     return steps(page) == before
 
 

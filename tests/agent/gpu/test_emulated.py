@@ -10,7 +10,6 @@ import stat
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +18,10 @@ import pytest
 from hpcdl.agent.gpu.device import GpuSample
 from hpcdl.agent.gpu.emulated import FLOCK, EmulatedSource
 from hpcdl.trainer.emulated import GpuBusy, hold
+from tests.support import waiting
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 HOLDER = """
 import json, os, sys
@@ -101,11 +101,14 @@ def start(source: EmulatedSource) -> Iterator[Start]:
 
 
 def until(source: EmulatedSource, true: Callable[[tuple[GpuSample, ...]], bool]) -> tuple[GpuSample, ...]:
-    end = time.monotonic() + DEADLINE_S
-    while not true(samples := source.sample()):
-        assert time.monotonic() < end, samples
-        time.sleep(0.01)
-    return samples
+    seen: list[tuple[GpuSample, ...]] = []
+
+    def holds() -> bool:
+        seen.append(source.sample())
+        return true(seen[-1])
+
+    waiting.until(holds, "such samples", story=lambda: str(seen[-1]))
+    return seen[-1]
 
 
 def pids(source: EmulatedSource) -> list[tuple[int, ...] | None]:

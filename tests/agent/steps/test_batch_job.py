@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from hpcdl.agent.start_request import batch_script
 from hpcdl.core.model.job import BatchTasks
+from tests.support.waiting import until
 
 TIMEOUT_S = 180  # for what takes a second where nobody else computes
 
@@ -231,13 +231,6 @@ bkill $LSB_JOBID || echo no
     assert err == "hpcdl: bkill: job 7 is hpcdl's, which the batch system does not know: hpcdl cancel 7\n"
 
 
-def until(condition: Any) -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_signals_go_on_to_the_tasks_of_all_nodes(two: Machine) -> None:
     script = """#!/bin/bash
 trap 'kill -USR1 $step' USR1
@@ -250,7 +243,7 @@ if [ $code -gt 128 ]; then wait $step; code=$?; fi
 exit $code
 """
     running = two.start(script, BatchTasks("slurm"))
-    until(lambda: (two.work / "up.0").exists() and (two.work / "up.1").exists() and (two.work / "pid").exists())
+    until(lambda: all((two.work / name).exists() for name in ("up.0", "up.1", "pid")), "the tasks")
     # What a batch system sends to all processes of its job ends none of hpcdl's own.
     for each in running:
         each.send_signal(signal.SIGUSR1)
@@ -311,7 +304,7 @@ def test_one_that_fails_ends_the_others_where_that_is_said(two: Machine) -> None
 
 def test_without_a_script_the_other_nodes_end_at_sigterm(two: Machine) -> None:
     running = two.start("#!/bin/bash\nsrun -N1 -n1 -w n2 true\ntouch up\nexec sleep 600", BatchTasks("slurm"))
-    until((two.work / "up").exists)
+    until((two.work / "up").exists, "the first task")
     running[1].send_signal(signal.SIGTERM)
     assert running[1].wait(TIMEOUT_S) == 0
     running[0].kill()

@@ -19,7 +19,8 @@ from hpcdl.agent.supervisor.claim import write_claim
 from hpcdl.agent.supervisor.packets import SavedPacket
 from hpcdl.agent.supervisor.start_file import Start
 from hpcdl.trainer import checkpoints
-from tests.agent.conftest import ROOT, Agent, until
+from tests.agent.conftest import ROOT, Agent
+from tests.support.waiting import until
 from tests.trainer.preloaded import PLAIN
 
 # The supervisor, whose drain waits between what it has copied and the marker for as long as a file is there.

@@ -11,7 +11,7 @@ import pytest
 from hpcdl.agent.supervisor import claim, processes
 from hpcdl.agent.supervisor.claim import LIVE_S, ClaimBeat, Stale, supervisor_here, write_claim
 from hpcdl.trainer import checkpoints
-from tests.agent.conftest import until
+from tests.support.waiting import until
 
 IDENTITY = "a" * 32
 

@@ -9,8 +9,9 @@ from hpcdl.agent.supervisor.output import ProgressReader
 from hpcdl.agent.supervisor.packets import MalformedPacket, ProgressPacket, encode, parse
 from hpcdl.agent.supervisor_link import LatestProgress as Newest
 from hpcdl.agent.supervisor_link import Names
-from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -20,7 +20,8 @@ from hpcdl.agent.supervisor import exit_cause
 from hpcdl.agent.supervisor.output import DETAIL_LENGTH, LINE_BYTES, Log, ProgressReader, last_line
 from hpcdl.agent.supervisor.packets import ProgressPacket
 from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
-from tests.agent.conftest import ATTACH, Agent, until
+from tests.agent.conftest import ATTACH, Agent
+from tests.support.waiting import until
 
 
 def test_progress_is_read_from_lines(agent: Agent) -> None:

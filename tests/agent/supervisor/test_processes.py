@@ -13,7 +13,8 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.agent.supervisor import processes
-from tests.agent.conftest import stopped, until
+from tests.agent.conftest import stopped
+from tests.support.waiting import until
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 SLEEP = "import time; time.sleep(300)"

@@ -13,7 +13,8 @@ import pytest
 from hpcdl.agent.supervisor import packets, processes
 from hpcdl.agent.supervisor.claim import write_claim
 from hpcdl.agent.supervisor.packets import MalformedPacket
-from tests.agent.conftest import ATTACH, CHANNEL, Agent, until
+from tests.agent.conftest import ATTACH, CHANNEL, Agent
+from tests.support.waiting import until
 
 # Prints what it hears; says what the file `say` tells it to, a JSON list of [kind, body] lines, as they come.
 TALKS = (

@@ -13,7 +13,8 @@ from hpcdl.agent.supervisor.output import CHANGE, STDERR, STDOUT, Log, ProgressR
 from hpcdl.agent.supervisor.packets import ProgressPacket
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.job import JobSpec
-from tests.agent.conftest import Agent, until
+from tests.agent.conftest import Agent
+from tests.support.waiting import until
 
 BOTH = """
 os.write(1, b"out 1\\n"); os.write(2, b"err 1\\n")

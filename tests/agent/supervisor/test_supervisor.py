@@ -11,7 +11,8 @@ import pytest
 
 from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.supervisor import REFUSED, main
-from tests.agent.conftest import ATTACH, Agent, until
+from tests.agent.conftest import ATTACH, Agent
+from tests.support.waiting import until
 
 
 def test_a_trainer_that_completes(agent: Agent) -> None:

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.agent.conftest import ATTACH, Agent, stopped, until
+from tests.agent.conftest import ATTACH, Agent, stopped
+from tests.support.waiting import until
 
 SUSPENDABLE = (
     ATTACH

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcdl.trainer.group.step_counters import StepCounters
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 
 
 class Over(BaseException):

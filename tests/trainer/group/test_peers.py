@@ -15,6 +15,7 @@ from hpcdl.trainer.group import peers
 from hpcdl.trainer.group.peers import place_of_run_folder
 from hpcdl.trainer.group.step_counters import StepCounters
 from hpcdl.trainer.session import Session
+from tests.support.waiting import until
 from tests.trainer.supervisor import supervisor
 
 TOY = """
@@ -177,13 +178,11 @@ def test_a_rank_that_comes_late_hears_what_was_said_before(tmp_path: Path, monke
     other = come(late)
     with ThreadPoolExecutor(1) as threads:
         answers = threads.submit(lambda: (other.choose(None), other.any(False)))
-        deadline = time.monotonic() + 60
-        while not answers.done() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        came = answers.done()
-        if not came:  # so that the thread ends
-            monkeypatch.setattr(StepCounters, "lives", lambda self, rank: False)
-        assert came, "it waits for what is no longer there"
+        try:
+            until(answers.done, "an answer, though what it waits for is no longer there")
+        except AssertionError:
+            monkeypatch.setattr(StepCounters, "lives", lambda self, rank: False)  # so that the thread ends
+            raise
         assert answers.result() == (saved, False)
         texts = threads.submit(ranks.gather, "a")
         assert other.gather("b") == texts.result(60) == ["a", "b"]

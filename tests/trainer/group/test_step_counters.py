@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from hpcdl.trainer.group import step_counters
 from hpcdl.trainer.group.step_counters import StepCounters
+from tests.support.waiting import until
 from tests.trainer.group.interleaving import Model
-from tests.trainer.supervisor import until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 
 
 @given(st.data())

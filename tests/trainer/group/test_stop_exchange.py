@@ -16,10 +16,10 @@ import pytest
 from hpcdl.trainer.group import step_counters
 from hpcdl.trainer.group.step_counters import StepCounters
 from hpcdl.trainer.group.stop_exchange import IDLE, KEY, WORD, Endpoint, Seal, StopClient, StopServer, StopTally, seals
+from tests.support.waiting import until
 from tests.trainer.group.interleaving import Model
-from tests.trainer.supervisor import until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 RUNS = 200
 TURNS = 4000  # many more than any run takes in which nobody is killed
 AFTERWARDS = 500  # turns after a kill
