@@ -21,6 +21,7 @@ collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "holds(framework, claim...): a line of the table at the end")
+    config.addinivalue_line("markers", "smoke: the one test of its framework that `make smoke-frameworks` runs")
     if PYTHON:
         config.pluginmanager.register(Held(Path(PYTHON).parents[1]), "hpcdl-held")
 

@@ -14,7 +14,7 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
     "argv,stops,saved,env",
     [
         # 23 batches and 8 steps an epoch; the checkpoint of every 4 steps is what a kill leaves.
-        ((SCRIPT,), (8,), 12, {"KILL": "13"}),
+        pytest.param((SCRIPT,), (8,), 12, {"KILL": "13"}, marks=pytest.mark.smoke),
         # 12 batches and 4 steps an epoch for each rank.
         (RANKS, (6,), 8, {"KILL": "10"}),
         # Rank 0 reads for both, and has read the half batch at the epoch's end ahead at step 7.

@@ -12,7 +12,7 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
     "zero,stops,saved,kill",
     [
         ("1", (), (8,), {"KILL": "10"}),  # the checkpoint of every 4 steps is what a kill leaves
-        ("2", (5,), (), {}),
+        pytest.param("2", (5,), (), {}, marks=pytest.mark.smoke),
         ("3", (5,), (8,), {"KILL": "10"}),
     ],
 )

@@ -8,6 +8,7 @@ from tests.frameworks.trained import HERE, Trained
 
 SCRIPT = str(HERE / "epochs_fit.py")
 RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
+HELD = ("suspend, resume bit-exact", "kill -9")
 
 
 @pytest.mark.parametrize(
@@ -21,11 +22,17 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         ((SCRIPT,), (9, 115), [0, 9, 30], {"DATA": "stream"}),
         # 8 batches an epoch for each rank.
         (RANKS, (3, 106), [0, 3, 14, 16], {"KILL": "203"}),
-        (RANKS, (3,), [0, 3, 8], {"KILL": "102", "SPREAD": "1"}),
+        pytest.param(
+            RANKS,
+            (3,),
+            [0, 3, 8],
+            {"KILL": "102", "SPREAD": "1"},
+            marks=[pytest.mark.smoke, pytest.mark.holds("PyTorch, sharded (FSDP)", *HELD)],
+        ),
     ],
     ids=["plain", "workers", "accumulate", "stream", "ranks", "spread"],
 )
-@pytest.mark.holds("PyTorch, epochs of a DataLoader", "suspend, resume bit-exact", "kill -9")
+@pytest.mark.holds("PyTorch, epochs of a DataLoader", *HELD)
 def test_bit_for_bit(
     trained: Trained, argv: tuple[str, ...], stops: tuple[int, ...], began: list[int], env: dict[str, str]
 ) -> None:

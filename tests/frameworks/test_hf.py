@@ -8,6 +8,7 @@ from tests.frameworks.trained import HERE, OLDER, ROOT, Trained, check_stops
 
 SCRIPT = str(HERE / "hf_fit.py")
 RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
+HELD = pytest.mark.holds("Hugging Face Trainer", "suspend, resume bit-exact")
 
 
 @pytest.mark.parametrize(
@@ -15,11 +16,14 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
     [
         ([SCRIPT], (3, 8, 13), {}),  # 8 steps an epoch
         ([SCRIPT], (13,), {"HF_DATA": "workers"}),
-        ([SCRIPT], (5,), {"HF_DATA": "stream", "HF_CALLBACK": "1", "HF_EVERY": "4"}),
+        pytest.param(
+            [SCRIPT], (5,), {"HF_DATA": "stream", "HF_CALLBACK": "1", "HF_EVERY": "4"}, marks=pytest.mark.smoke
+        ),
         (RANKS, (6,), {}),  # 4 steps an epoch
     ],
     ids=["plain", "workers", "stream", "ranks"],
 )
+@HELD
 def test_bit_for_bit(trained: Trained, argv: tuple[str, ...], stops: tuple[int, ...], env: dict[str, str]) -> None:
     whole, _ = trained.run(argv, (), **env)
     parts, began = trained.run(argv, stops, **env)
@@ -32,6 +36,7 @@ def test_bit_for_bit(trained: Trained, argv: tuple[str, ...], stops: tuple[int, 
     trained.until_curve("loss")
 
 
+@pytest.mark.holds("Hugging Face Trainer", "older versions")
 @pytest.mark.parametrize("version", ["5.17.0", "4.57.6"])
 def test_older_versions_resume_bit_for_bit(trained: Trained, version: str) -> None:
     """They keep the losses that they log under other names, or in variables of their loop."""

@@ -101,9 +101,14 @@ def whole(two: Trained) -> str:
     return found
 
 
-@pytest.mark.holds("Horovod with torch", "horovodrun", "ranks of hpcdl's own", *HELD)
-def test_torch(two: Trained, whole: str) -> None:
+@pytest.mark.holds("Horovod with torch", "horovodrun", *HELD)
+def test_torch_by_horovodrun(two: Trained, whole: str) -> None:
     assert suspended_and_killed(two, "horovodrun", "torch", (3, 12)) == whole
+
+
+@pytest.mark.smoke
+@pytest.mark.holds("Horovod with torch", "ranks of hpcdl's own", *HELD)
+def test_torch_by_ranks_of_our_own(two: Trained, whole: str) -> None:
     assert suspended_and_killed(two, "ranks", "torch", (7,)) == whole
 
 

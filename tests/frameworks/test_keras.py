@@ -17,11 +17,20 @@ TENSORFLOW = [
     ("scaled", (12,)),
 ]
 OTHERS = [("torch", "plain", (12,)), ("torch", "scaled", (12,)), ("jax", "plain", (3, 16)), ("jax", "pipeline", (12,))]
+SMOKE = (("tensorflow", "scaled"), ("torch", "plain"), ("jax", "pipeline"))
+HOLDS, EXACT = pytest.mark.holds, "suspend, resume bit-exact"
+
+
+def smoke(*backend_and_kind: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.smoke] if backend_and_kind in SMOKE else []
 
 
 @pytest.mark.parametrize(
     ("backend", "kind", "stops"),
-    [*(("tensorflow", *each) for each in TENSORFLOW), *OTHERS],
+    [
+        pytest.param(backend, kind, stops, marks=[HOLDS(f"Keras on {backend}", EXACT), *smoke(backend, kind)])
+        for backend, kind, stops in [*(("tensorflow", *each) for each in TENSORFLOW), *OTHERS]
+    ],
     ids=lambda value: str(value),
 )
 def test_bit_for_bit(trained: Trained, backend: str, kind: str, stops: tuple[int, ...]) -> None:
@@ -31,6 +40,7 @@ def test_bit_for_bit(trained: Trained, backend: str, kind: str, stops: tuple[int
     assert parts == whole
 
 
+@HOLDS("Keras on tensorflow", "the shipped example")
 def test_the_shipped_example_on_tensorflow(trained: Trained) -> None:
     example = str(ROOT / "jobscripts" / "trainers" / "keras_mnist_like.py")
     argv = [str(HERE / "stopped.py"), example, "--epochs", "3", "--samples", "256", "--out"]
@@ -40,6 +50,7 @@ def test_the_shipped_example_on_tensorflow(trained: Trained) -> None:
     assert parts == whole
 
 
+@HOLDS("Keras on tensorflow", "another model is refused")
 def test_another_model_than_the_checkpoints_is_refused(trained: Trained) -> None:
     """A checkpoint that is loaded with variables missing would train on from half of its state."""
     log = trained.fails([SCRIPT, "changed"], (3,), KERAS_BACKEND="tensorflow")

@@ -8,6 +8,7 @@ import pytest
 from tests.frameworks.trained import ENDED, HERE, OLDER, PATIENCE_S, PYTHON, ROOT, Trained, check_stops
 
 SCRIPT = str(HERE / "lightning_fit.py")
+HOLDS, EXACT = pytest.mark.holds, "suspend, resume bit-exact"
 
 
 @pytest.mark.parametrize(
@@ -15,10 +16,11 @@ SCRIPT = str(HERE / "lightning_fit.py")
     [
         ((3, 12, 16), (3, 12, 17), {}),  # 8 batches an epoch, at whose last one nothing is saved
         ((5, 18), (5, 18), {"LIGHTNING_RANKS": "2"}),
-        ((5,), (5,), {"LIGHTNING_STREAM": "1"}),
+        pytest.param((5,), (5,), {"LIGHTNING_STREAM": "1"}, marks=pytest.mark.smoke),
     ],
     ids=["plain", "ranks", "stream"],
 )
+@HOLDS("Lightning", EXACT)
 def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int, ...], env: dict[str, str]) -> None:
     whole, _ = trained.run([SCRIPT], (), **env)
     parts, began = trained.run([SCRIPT], stops, **env)
@@ -30,6 +32,7 @@ def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int,
         assert (killed, began) == (whole, [0, 5])
 
 
+@HOLDS("Lightning", "manual optimization")
 def test_optimizers_that_the_script_steps_itself(trained: Trained) -> None:
     """Each counts: as many steps as there are batches are half of them, and a suspend after those ends nothing."""
     whole, _ = trained.run([SCRIPT], (), LIGHTNING_MANUAL="1")
@@ -39,6 +42,7 @@ def test_optimizers_that_the_script_steps_itself(trained: Trained) -> None:
     assert whole.startswith("48 ")
 
 
+@HOLDS("Lightning", "an older version")
 def test_an_older_version_validates_once_at_a_step(trained: Trained) -> None:
     """It would do so again where it goes on, 18 steps being 4 batches into an epoch: EarlyStopping would come early."""
     env = {"PYTHONPATH": f"{OLDER / 'lightning-2.4.0'}:{ROOT}", "LIGHTNING_RANKS": "2"}
@@ -49,6 +53,7 @@ def test_an_older_version_validates_once_at_a_step(trained: Trained) -> None:
     assert (whole.split()[0], whole.split()[2]) == ("24", "2.4.0")
 
 
+@HOLDS("Lightning", "its own requeue")
 @pytest.mark.parametrize("batch", [False, True], ids=["command", "script"])
 def test_its_own_requeue_keeps_its_work(trained: Trained, tmp_path: Path, batch: bool) -> None:
     """Unchanged, as `--signal lightning` and as a batch script that asks for SIGUSR1: it goes on where it saved."""

@@ -30,6 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         cluster.stop()
 
 
+@pytest.mark.holds("TensorFlow", "suspend, resume bit-exact")
 @pytest.mark.parametrize(("kind", "stops"), [("plain", (7,)), ("mirrored", (13,))])
 def test_bit_for_bit(trained: Trained, tmp_path: Path, kind: str, stops: tuple[int, ...]) -> None:
     """Suspended, and then killed 5 steps after the checkpoint of step 10 where that comes."""
@@ -40,6 +41,7 @@ def test_bit_for_bit(trained: Trained, tmp_path: Path, kind: str, stops: tuple[i
     assert parts == whole
 
 
+@pytest.mark.holds("TensorFlow", "two workers", "kill -9")
 def test_two_workers(trained: Trained, tmp_path: Path) -> None:
     """Suspended at a step that they agree on; then one is killed, and the whole job goes on from its checkpoint."""
     command = [*WORKERS, "2", "--tf-config", "--", PYTHON, SCRIPT, "workers"]
@@ -52,6 +54,7 @@ def test_two_workers(trained: Trained, tmp_path: Path) -> None:
     assert (parts, (trained.newest / "out.1").read_text()) == (whole, other)
 
 
+@pytest.mark.holds("TensorFlow", "parameter servers", "kill -9")
 def test_parameter_servers(trained: Trained) -> None:
     """The guide's script, asynchronous, so not bit for bit: after a suspend it goes on from the step and the loss where
     it was; then a worker is killed, and all go on from their checkpoint; it ends though its servers never do."""

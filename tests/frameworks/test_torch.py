@@ -53,7 +53,17 @@ def train_without_us(origin: Preloaded, ranks: int, out: Path, *argv: str) -> No
     assert [child.wait(SLOW_S) for child in children] == [0] * ranks, out.with_suffix(".log").read_text()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+EXACT = "suspend, resume bit-exact"
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(1, marks=pytest.mark.holds("PyTorch, one process", EXACT)),
+        pytest.param(2, marks=pytest.mark.holds("PyTorch with torchrun", EXACT)),
+    ],
+)
 def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: Path, ranks: int) -> None:
     import torch
 
@@ -93,6 +103,7 @@ def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: 
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.holds("PyTorch with torchrun", EXACT, "kill -9")
 def test_four_ranks_end_with_all_of_their_state_after_a_kill_and_a_suspend(
     cluster: Cluster, origin: Preloaded, tmp_path: Path
 ) -> None:
@@ -143,6 +154,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.holds("PyTorch with ranks of its own", "outside hpcdl", "a rank that says who it is")
 def test_ranks_that_the_script_starts_say_who_they_are(tmp_path: Path) -> None:
     """No launcher names them in the environment: each would take itself for rank 0, and write the checkpoints."""
     script = tmp_path / "spawned.py"
