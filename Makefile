@@ -2,6 +2,7 @@
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
 # make test    every test, four at a time; on a real Slurm and in Chromium too, which it installs where it may   (JOBS=N)
 # make test-frameworks   trainers of the real PyTorch, TensorFlow, JAX, Horovod and others, and what holds; installs them   (30 minutes)
+# make smoke-frameworks   one trainer of each of these, suspended, resumed and done, two at a time; installs them, too   (6 minutes)
 # make lint    formatting, ruff, mypy; the trainer library on Python 3.8
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made
@@ -14,7 +15,7 @@ JOBS   ?= 4
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 
-.PHONY: help venv demo smoke test expect test-frameworks lint clean
+.PHONY: help venv demo smoke test expect test-frameworks smoke-frameworks lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -54,6 +55,10 @@ $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt $(wildcard tests/fra
 # Too large for `make test`. One at a time: each of these imports takes a core for seconds.
 test-frameworks: $(VENV)/.installed-test $(FRAMEWORKS)/.installed
 	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -v tests/frameworks $(ARGS)
+
+# Whoever is done first takes tests from the other one.
+smoke-frameworks: $(VENV)/.installed-test $(FRAMEWORKS)/.installed
+	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -m smoke --numprocesses 2 --dist worksteal tests/frameworks $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
