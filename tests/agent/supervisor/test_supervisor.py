@@ -281,11 +281,13 @@ channel.send(b'{"v":1,"type":"made up"}')
 say("suspend", grace_s=0)
 say("ready", step=4, more=1)
 say("saved", incarnation=1, membership=1, step=9, path="", seconds=0, final=True)
-time.sleep(0.2)
+while not os.path.exists("go"): time.sleep(0.01)
 sys.exit(int(os.environ["HPCDL_JOB_EXIT"]))
 """,
         env={"PATH": os.environ["PATH"], "HPCDL_JOB_EXIT": "5"},
     )
+    until(lambda: agent.of("note"), "the last of them")  # an empty one reads like the end where the sender is gone
+    (agent.base / "go").touch()
     record = agent.exit()
     assert (record["code"], record["step"], record["ended_by"]) == (5, 4, None)
     assert not agent.of("saved")
