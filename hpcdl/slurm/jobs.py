@@ -132,7 +132,7 @@ def jobs_of_text(text: str) -> tuple[SlurmJob, ...]:
     for id_, *values in rows(text, _FIELDS):
         said = dict(zip(_FIELDS[1:-1], values, strict=True))
         code = said["exit_code"]
-        found.append(_job(id_, said["State"], _exit_code(int(code)) if code.isdecimal() else None, said))
+        found.append(_job(id_, said["State"], _exit_code(int(code)) if code.isdecimal() else _code_of_pair(code), said))
     return tuple(found)
 
 
@@ -260,7 +260,7 @@ def jobs_of_accounting(text: str) -> tuple[SlurmJob, ...]:
 
 
 def _code_of_pair(text: str) -> int | None:
-    """`STATUS:SIGNAL` of scontrol and sacct as shells report it."""
+    """`STATUS:SIGNAL` of scontrol, sacct and (24.11) squeue as shells report it."""
     status, _, sent = text.partition(":")
     if sent.isdecimal() and int(sent):
         return 128 + int(sent)
@@ -269,7 +269,8 @@ def _code_of_pair(text: str) -> int | None:
 
 def batch_job(job: SlurmJob) -> BatchJob:
     """In the words of the core."""
-    state = _state(job.states)
+    word = _word(job.states)
+    state = STATES.get(word, BatchState.UNKNOWN)
     holds = state in (BatchState.RUNNING, BatchState.SUSPENDED, BatchState.ENDING)
     begun = holds or (state is BatchState.ENDED and bool(job.nodes))
     preempted = "PREEMPTED" in job.states or (job.preempted_at is not None and state is not BatchState.PENDING)
@@ -281,7 +282,7 @@ def batch_job(job: SlurmJob) -> BatchJob:
         nodes=job.nodes if begun else (),
         started_at=job.start if begun else None,
         until=job.end if holds else None,
-        reason=_reason(job, state),
+        reason=_reason(job, state, word),
         preempted=preempted,
         code=job.code if state is BatchState.ENDED else None,
         by_hand="CANCELLED" in job.states and not preempted,
@@ -289,18 +290,16 @@ def batch_job(job: SlurmJob) -> BatchJob:
     )
 
 
-def _state(states: tuple[str, ...]) -> BatchState:
-    for word in _FIRST:
-        if word in states:
-            return STATES[word]
-    return next((STATES[word] for word in states if word in STATES), BatchState.UNKNOWN)
+def _word(states: tuple[str, ...]) -> str:
+    """The one that says most, which is the one that squeue prints as text. "" without any."""
+    known = [word for word in _FIRST if word in states] + [word for word in states if word in STATES]
+    return next(iter([*known, *states]), "")
 
 
-def _reason(job: SlurmJob, state: BatchState) -> str:
+def _reason(job: SlurmJob, state: BatchState, word: str) -> str:
     """Why it waits, or is stopped, or how it ended; words of Slurm."""
     if state is BatchState.RUNNING:
         return job.reason
     if state is BatchState.PENDING:
-        return job.reason or job.states[0]
-    said = "+".join(job.states)
-    return f"{said} ({job.reason})" if job.reason else said
+        return job.reason or word
+    return f"{word} ({job.reason})" if job.reason else word

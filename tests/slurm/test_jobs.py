@@ -13,6 +13,7 @@ from hpcdl.slurm.jobs import (
     batch_job,
     expected_argv,
     expected_of_text,
+    job_of_shown,
     jobs_argv,
     jobs_of_accounting,
     jobs_of_json,
@@ -56,6 +57,36 @@ def test_states_and_exit_codes_are_the_same_in_json_and_text(version: str) -> No
     }
 
 
+@pytest.mark.parametrize("scene", ["hole", "states"])
+def test_json_of_24_11_says_what_its_text_says(scene: str) -> None:
+    as_text = {job.id: batch_job(job) for job in jobs_of_text(recorded(f"24.11-{scene}-jobs.txt"))}
+    assert {job.id: batch_job(job) for job in jobs_of_json(recorded(f"24.11-{scene}-jobs.json"))} == as_text
+
+
+def test_states_of_24_11() -> None:
+    """A stopped job runs and has a flag; one that ends well in its grace is PREEMPTED; exit codes are pairs."""
+    seen = {job.id: batch_job(job) for job in jobs_of_json(recorded("24.11-states-jobs.json"))}
+    assert {id_: (job.state, job.reason, job.code, job.preempted) for id_, job in seen.items()} == {
+        "6": (BatchState.ENDED, "CANCELLED", 128 + 15, False),
+        "7": (BatchState.ENDED, "CANCELLED (JobHeldUser)", 0, False),
+        "8": (BatchState.SUSPENDED, "STOPPED", None, False),
+        "9": (BatchState.RUNNING, "", None, True),
+        "10": (BatchState.ENDED, "PREEMPTED", 0, True),
+        "11": (BatchState.PENDING, "BeginTime", None, False),  # preempted, and requeued
+        "12": (BatchState.ENDED, "FAILED (NonZeroExitCode)", 7, False),
+        "13": (BatchState.ENDED, "FAILED (RaisedSignal:9(Killed))", 128 + 9, False),
+        "14": (BatchState.ENDED, "COMPLETED", 0, False),
+        "15": (BatchState.PENDING, "Resources", None, False),
+        "16": (BatchState.RUNNING, "", None, False),
+        "17": (BatchState.RUNNING, "", None, False),
+    }
+    assert [id_ for id_, job in seen.items() if job.done] == ["14"]
+    for id_, job in seen.items():
+        shown = batch_job(job_of_shown(id_, recorded("24.11-states-shown.txt")))
+        assert (shown.state, shown.nodes, shown.code, shown.done) == (job.state, job.nodes, job.code, job.done)
+        assert (shown.reason, shown.preempted, shown.by_hand) == (job.reason, job.preempted, job.by_hand)
+
+
 def test_a_pilot_in_its_grace_is_preempted_while_it_runs() -> None:
     pilot = {job.id: batch_job(job) for job in jobs_of_text(recorded("22.05-states-jobs.txt"))}["31"]
     assert pilot.state is BatchState.RUNNING
@@ -82,6 +113,11 @@ def test_what_waits_has_an_expected_start_and_no_start() -> None:
     assert [(plan.id, plan.start, plan.nodes) for plan in plans] == [
         ("28", 1795327061.0, ("n1", "n2", "n3", "n4")),
         ("29", None, ()),
+    ]
+    plans = expected_of_text(recorded("24.11-hole-expected.txt"))
+    assert [(plan.id, plan.nodes, plan.count, plan.for_nodes) for plan in plans] == [
+        ("2", ("n1", "n2", "n3", "n4"), 4, True),
+        ("3", (), 1, False),
     ]
 
 

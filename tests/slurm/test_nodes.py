@@ -15,10 +15,11 @@ def recorded(name: str) -> str:
     return (RECORDINGS / name).read_text()
 
 
+@pytest.mark.parametrize("version", ["22.05", "24.11"])
 @pytest.mark.parametrize("name", ["hole", "drained-reserved", "suspended"])
-def test_json_and_text_show_the_same_idle_nodes(name: str) -> None:
-    as_json = {node.name: node for node in nodes_of_json(recorded(f"22.05-{name}-nodes.json"))}
-    as_text = {node.name: node for node in nodes_of_text(recorded(f"22.05-{name}-nodes.txt"))}
+def test_json_and_text_show_the_same_idle_nodes(name: str, version: str) -> None:
+    as_json = {node.name: node for node in nodes_of_json(recorded(f"{version}-{name}-nodes.json"))}
+    as_text = {node.name: node for node in nodes_of_text(recorded(f"{version}-{name}-nodes.txt"))}
     assert sorted(as_json) == ["n1", "n2", "n3", "n4"]
     assert as_text
     for node in as_text.values():
@@ -29,7 +30,7 @@ def test_json_and_text_show_the_same_idle_nodes(name: str) -> None:
     assert {name for name, node in as_json.items() if node.idle} == {n for n, node in as_text.items() if node.idle}
 
 
-@pytest.mark.parametrize("version", ["22.05", "23.02", "23.11", "24.05"])
+@pytest.mark.parametrize("version", ["22.05", "23.02", "23.11", "24.05", "24.11"])
 def test_nodes_of_all_versions_are_the_same(version: str) -> None:
     nodes = {node.name: node for node in nodes_of_json(recorded(f"{version}-hole-nodes.json"))}
     assert [name for name, node in nodes.items() if node.idle] == ["n3", "n4"]
@@ -41,7 +42,7 @@ def test_nodes_of_all_versions_are_the_same(version: str) -> None:
     assert sorted(nodes["n4"].queues) == ["cancelp", "closed", "normal", "scavenge"]
 
 
-@pytest.mark.parametrize("version", ["22.05", "23.02", "23.11", "24.05"])
+@pytest.mark.parametrize("version", ["22.05", "23.02", "23.11", "24.05", "24.11"])
 def test_of_thousands_of_nodes_only_those_that_may_idle_are_read(version: str) -> None:
     text = recorded(f"{version}-hole-nodes.json")
     every = [node for node in nodes_of_json(text) if node.idle]
@@ -51,17 +52,19 @@ def test_of_thousands_of_nodes_only_those_that_may_idle_are_read(version: str) -
         nodes_of_json('{"nodes": ["n1"]}', idle_only=True)
 
 
-def test_drained_and_reserved_nodes() -> None:
-    nodes = {node.name: node for node in nodes_of_json(recorded("22.05-drained-reserved-nodes.json"))}
+@pytest.mark.parametrize("version", ["22.05", "24.11"])
+def test_drained_and_reserved_nodes(version: str) -> None:
+    nodes = {node.name: node for node in nodes_of_json(recorded(f"{version}-drained-reserved-nodes.json"))}
     assert "DRAIN" in nodes["n3"].states
     assert not nodes["n3"].idle
     assert nodes["n4"].set_aside
     assert nodes["n4"].idle
 
 
-def test_a_node_whose_job_is_suspended_shows_as_idle_and_is_not() -> None:
-    node = {node.name: node for node in nodes_of_json(recorded("22.05-suspended-nodes.json"))}["n4"]
-    assert node.states == {"IDLE"}
+@pytest.mark.parametrize(("version", "state"), [("22.05", "IDLE"), ("24.11", "MIXED")])
+def test_a_node_whose_job_is_suspended_is_not_idle(version: str, state: str) -> None:
+    node = {node.name: node for node in nodes_of_json(recorded(f"{version}-suspended-nodes.json"))}["n4"]
+    assert node.states == {state}
     assert node.gpus_used == 1
     assert node.memory_used == 100
     assert not node.idle

@@ -33,8 +33,12 @@ def recorded(name: str) -> str:
 NODES = ("n1", "n2", "n3", "n4")
 
 
-def test_partitions() -> None:
-    found = {part.name: part for part in parse_partitions(recorded("22.05-partitions.txt"))}
+VERSIONS = pytest.mark.parametrize("version", ["22.05", "24.11"])
+
+
+@VERSIONS
+def test_partitions(version: str) -> None:
+    found = {part.name: part for part in parse_partitions(recorded(f"{version}-partitions.txt"))}
     assert list(found) == ["normal", "scavenge", "cancelp", "short", "closed"]
     assert found["normal"] == Partition("normal", True, None, 1, None, "OFF", 0.0, True, 100, NODES)
     assert found["scavenge"] == Partition("scavenge", True, None, 1, None, "REQUEUE", 30.0, False, 1, NODES)
@@ -88,6 +92,12 @@ def test_reservations() -> None:
     assert found["mt"].maintenance
     assert not found["mine"].maintenance
     assert (found["lics"].nodes, found["lics"].licences) == ((), {"fluent": 1})
+    found = {each.name: each for each in parse_reservations(recorded("24.11-reservations.txt"))}
+    assert [(each.nodes, each.licences, each.maintenance) for each in found.values()] == [
+        (("n3",), {}, True),
+        (("n4",), {}, False),
+        ((), {"fluent": 1}, False),
+    ]
     assert parse_reservations(recorded("22.05-no-reservations.txt").splitlines()[0]) != ()
     assert parse_reservations("No reservations in the system\n") == ()
 
@@ -124,14 +134,15 @@ def test_topology() -> None:
     assert parse_topology("scontrol: No topology information available\n", ["n1"]) == {}
 
 
-def test_configuration_and_version() -> None:
-    config = parse_config(recorded("22.05-config.txt"))
+@VERSIONS
+def test_configuration(version: str) -> None:
+    config = parse_config(recorded(f"{version}-config.txt"))
     assert (config["KillWait"], config["PreemptMode"], config["PreemptType"]) == (
         "5 sec",
         "REQUEUE",
         "preempt/partition_prio",
     )
-    assert config["SLURM_VERSION"] == "22.05.8"
+    assert config["SLURM_VERSION"].startswith(version)
     assert config["CliFilterPlugins"] == ""
     assert parse_version("slurm-wlm 22.05.8\n") == "22.05.8"
     assert parse_version("slurm 23.11.4\n") == "23.11.4"
