@@ -142,21 +142,22 @@ class SlurmCluster:
             return False
         return True
 
-    def _daemon(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> None:
+    def _daemon(self, name: str, *argv: str, env: Mapping[str, str] | None = None, folder: str = ".") -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as out:
-            self._daemons[name] = self.popen(*argv, stdout=out, env=env)
+            self._daemons[name] = self.popen(*argv, stdout=out, env=env, folder=folder)
 
     def popen(
-        self, *argv: str, stdout: IO[bytes] | None = None, env: Mapping[str, str] | None = None
+        self, *argv: str, stdout: IO[bytes] | None = None, env: Mapping[str, str] | None = None, folder: str = "."
     ) -> "subprocess.Popen[bytes]":
-        """Starts a process with this cluster's environment and user. Its output goes to `stdout`, else nowhere."""
+        """Starts a process with this cluster's environment and user, in its folder or a `folder` in that. Its output
+        goes to `stdout`, else nowhere."""
         return subprocess.Popen(
             [shutil.which(argv[0], path=SEARCH) or argv[0], *argv[1:]],
             stdin=subprocess.DEVNULL,
             stdout=stdout or subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             env={**self.env, **(env or {})},
-            cwd=self.folder,
+            cwd=self.folder / folder,
             start_new_session=True,
             user=None if self._ids is None else self._ids.pw_uid,
             group=None if self._ids is None else self._ids.pw_gid,
@@ -256,9 +257,8 @@ class SlurmCluster:
 
     def start_slurmd(self, node: str) -> None:
         assert not self._running(f"slurmd-{node}"), f"{node} has its slurmd"
-        self._daemon(
-            f"slurmd-{node}", "slurmd", "-D", "-N", node, env={"HPCDL_TEST_NODE": node}
-        )  # its steps have it too
+        argv = ("slurmd", "-D", "-N", node)
+        self._daemon(f"slurmd-{node}", *argv, env={"HPCDL_TEST_NODE": node}, folder=f"spool/{node}")  # its steps', too
 
     def kill_slurmd(self, node: str) -> None:
         """SIGKILL. What runs on the node runs on; Slurm takes it for down after slurmd_timeout_s."""
@@ -384,7 +384,8 @@ class SlurmCluster:
             with contextlib.suppress(OSError):
                 daemons_own = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) in daemons
                 environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if not daemons_own and (not node or wanted & set(environ)):
+                here = os.readlink(f"/proc/{pid}/cwd") == f"{self.folder}/spool/{node}"  # a slurmstepd; see `carrying`
+                if not daemons_own and (not node or here or wanted & set(environ)):
                     found.append(pid)
         return sorted(found)
 

@@ -2,8 +2,8 @@
 
     python keeper.py CONF FOLDER
 
-It waits for the end of its standard input, kills every process with SLURM_CONF=CONF in its environment until there is
-none, and removes FOLDER. Standard library only; it ignores the signals that a terminal sends.
+It waits for the end of its standard input, kills every process of that cluster until there is none, and removes
+FOLDER. Standard library only; it ignores the signals that a terminal sends.
 """
 
 import contextlib
@@ -18,13 +18,17 @@ PATIENCE_S = 10.0
 
 
 def carrying(conf: str) -> list[int]:
-    """Processes whose environment at their start named this slurm.conf, but for this one."""
+    """Processes whose environment at their start named this slurm.conf, but for this one; and every slurmstepd.
+
+    That of 24.11 writes its title over its environment: it is known by its folder, which is that of its slurmd.
+    """
     found = []
-    wanted = f"SLURM_CONF={conf}".encode()
+    wanted, spool = f"SLURM_CONF={conf}".encode(), os.path.join(conf.removesuffix("/etc/slurm.conf"), "spool")
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                environ = Path(entry.path, "environ").read_bytes().split(b"\0")
+                if wanted in environ or os.path.dirname(os.readlink(f"{entry.path}/cwd")) == spool:
                     found.append(int(entry.name))
     return found
 
