@@ -224,6 +224,8 @@ def no_more_holes(slurm: SlurmCluster, but: set[str]) -> None:
 def check_starts(home: Home, job: int, patient: bool) -> None:
     """It began on one node, went on with its pilot's, and went on without that from where it was. Unless Slurm is
     `patient`, its SIGKILL may have come before the save: then a node was lost, and it went on from the save before."""
+    if patient:
+        home.until(lambda: len(unique(home.resumed(job))) == 3)  # it runs before its output is in its log
     alone, both, *again = unique(home.resumed(job))
     assert alone == 0 < both
     causes = [event["body"]["cause"] for event in home.events(job) if event["kind"] == "IncarnationEnded"]
