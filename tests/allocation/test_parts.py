@@ -325,7 +325,7 @@ def test_the_first_signal_is_told_and_the_others_are_noise() -> None:
     with Signals((signal.SIGUSR2, signal.SIGURG)) as signals:
         assert signals.wait(0.0) == ""
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR2)).start()
-        assert signals.wait(30.0) == "SIGUSR2"
+        assert signals.wait(60.0) == "SIGUSR2"
         os.kill(os.getpid(), signal.SIGURG)
         assert signals.wait(0.0) == "SIGUSR2"
     assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL

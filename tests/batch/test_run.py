@@ -1,8 +1,6 @@
 """Commands of a batch system, run for real: what they started goes with them."""
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,16 +8,10 @@ import pytest
 from hpcdl.batch import command
 from hpcdl.batch.command import Commands, run
 from hpcdl.batch.system import BatchError
+from tests.support.waiting import until
 
 WRAPPER = 'sleep 300 & echo $! > "$0".new; mv "$0".new "$0"; wait'
 """A site's script around the real command, which it names in a file."""
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.005)
 
 
 def lives(pid: int) -> bool:
@@ -40,8 +32,7 @@ def test_a_command_that_is_too_late_is_ended_with_what_it_started(tmp_path: Path
         if named.exists():
             break  # else it was ended before it had started anything: a slow machine
     pid = int(named.read_text())
-    until(lambda: not lives(pid))
-    assert not lives(pid)
+    until(lambda: not lives(pid), "the end of what it started")
 
 
 def test_the_end_ends_the_command_with_what_it_started(tmp_path: Path) -> None:
@@ -49,13 +40,13 @@ def test_the_end_ends_the_command_with_what_it_started(tmp_path: Path) -> None:
     commands, codes = Commands(), list[int]()
     asking = threading.Thread(target=lambda: codes.append(commands(["sh", "-c", WRAPPER, str(named)], 60.0).code))
     asking.start()
-    until(named.exists)
+    until(named.exists, "what it starts")
     pid = int(named.read_text())
     assert lives(pid)
     commands.end()
     asking.join(60)
     assert codes == [-9]
-    until(lambda: not lives(pid))
+    until(lambda: not lives(pid), "the end of what it started")
     with pytest.raises(BatchError, match="not run any more"):
         commands(["true"])
 

@@ -5,12 +5,12 @@ import os
 import pty
 import signal
 import subprocess
-import time
 
 from hpcdl.wire.readable import readable
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 from tests.cli.test_process import SOON_S, argv, environment, running
+from tests.support.waiting import until
 
 
 def test_in_a_pipe_each_change_is_a_table_and_ctrl_c_is_130(fake: FakeDaemon) -> None:
@@ -19,8 +19,7 @@ def test_in_a_pipe_each_change_is_a_table_and_ctrl_c_is_130(fake: FakeDaemon) ->
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["ID  STATE\n", " 1  QUEUED\n"]
         asked = len(fake.requests)
-        while len(fake.requests) < asked + 3:  # several looks at what has not changed
-            time.sleep(0.02)
+        until(lambda: len(fake.requests) >= asked + 3, "several looks at what has not changed")
         fake.world.jobs[1]["state"] = "RUNNING"
         assert [process.stdout.readline() for _ in range(3)] == ["\n", "ID  STATE\n", " 1  RUNNING\n"]
         process.send_signal(signal.SIGINT)
@@ -69,18 +68,16 @@ def test_a_terminal_is_redrawn_in_place(fake: FakeDaemon) -> None:
     os.close(its)
     text = b""
 
-    def until(wanted: bytes) -> None:
+    def shows(wanted: bytes) -> bool:
         nonlocal text
-        end = time.monotonic() + SOON_S
-        while wanted not in text:
-            assert time.monotonic() < end, text
-            if readable([ours], 1.0):
-                text += os.read(ours, 65536)
+        if readable([ours], 0.5):
+            text += os.read(ours, 65536)
+        return wanted in text
 
     try:
-        until(b"QUEUED")
+        until(lambda: shows(b"QUEUED"), "the job", story=lambda: repr(text))
         fake.world.jobs[1]["state"] = "RUNNING"
-        until(b"RUNNING")
+        until(lambda: shows(b"RUNNING"), "its start", story=lambda: repr(text))
         process.send_signal(signal.SIGINT)
         assert process.wait(SOON_S) == 130
     finally:

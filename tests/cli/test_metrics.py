@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
 from tests.daemon.prometheus import read
+from tests.support.waiting import until
 
 HELD, FREE = {"state": "held"}, {"state": 'fr"ee'}
 ROWS = [
@@ -39,7 +39,7 @@ hpcdl_gpus{state="fr\\"ee"} 1.0
 hpcdl_pilots 0.0
 """
 
-SOON_S = 60.0
+SOON_S = 180.0
 
 
 def folder(parent: Path) -> Path:
@@ -51,13 +51,6 @@ def folder(parent: Path) -> Path:
 def answer(fake: FakeDaemon) -> None:
     fake.answers["/v1/metrics?form=json"] = (200, json.dumps({"schema": 1, "metrics": ROWS}).encode())
     fake.answers["/v1/metrics"] = (200, TEXT.encode())
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_what_is_printed(hpcdl: Run, fake: FakeDaemon) -> None:
@@ -144,11 +137,11 @@ def test_again_and_again(fake: FakeDaemon, tmp_path: Path) -> None:
         return lambda: target.exists() and text in target.read_text()
 
     try:
-        until(says("hpcdl_up 1"))
+        until(says("hpcdl_up 1"), "the file to say so")
         fake.kill()
-        until(says("hpcdl_up 0"))
+        until(says("hpcdl_up 0"), "the file to say so")
         fake.start()
-        until(says("hpcdl_up 1"))
+        until(says("hpcdl_up 1"), "the file to say so")
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=SOON_S)
     finally:

@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
 from tests.report.test_live import answer
+from tests.support.waiting import until
 
-SOON_S = 60.0
+SOON_S = 180.0
 
 
 def tell(fake: FakeDaemon, host: str, after: int = 0, **more: Any) -> None:
@@ -26,13 +26,6 @@ def tell(fake: FakeDaemon, host: str, after: int = 0, **more: Any) -> None:
     told["status"]["daemon"]["host"] = host
     content = (200, json.dumps({"schema": 1, **told}).encode())
     fake.answers[f"/v1/overview?after={after}"] = content
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -108,15 +101,15 @@ def test_again_and_again(fake: FakeDaemon, target: Path) -> None:
         return lambda: target.exists() and all(each in target.read_text() for each in words)
 
     try:
-        until(says("hpcdl on first", 'http-equiv="refresh" content="1"'))
+        until(says("hpcdl on first", 'http-equiv="refresh" content="1"'), "the page")
         tell(fake, "second", after=9)
-        until(says("hpcdl on second"))
+        until(says("hpcdl on second"), "the page")
         assert 'class="stale"' not in target.read_text()
         fake.kill()
-        until(says('class="stale"', "This is how it was", 'http-equiv="refresh"', "hpcdl on second"))
+        until(says('class="stale"', "This is how it was", 'http-equiv="refresh"', "hpcdl on second"), "the page")
         tell(fake, "third", after=9)
         fake.start()
-        until(says("hpcdl on third"))
+        until(says("hpcdl on third"), "the page")
         assert 'class="stale"' not in target.read_text()
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=SOON_S)

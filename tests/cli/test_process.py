@@ -10,8 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +18,13 @@ import pytest
 
 from hpcdl.wire.readable import readable
 from tests.cli.fake import FakeDaemon, row
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"sqlalchemy", "starlette", "uvicorn", "yaml", "psutil", "numpy", "apscheduler", "cryptography", "asyncio",
          "websockets", "pynvml", "subprocess", "urllib.request", "http.client",
          "prometheus_client"}  # fmt: skip
-SOON_S = 90.0
+SOON_S = 180.0
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -48,13 +48,6 @@ def running(home: Path, *words: object) -> Iterator["subprocess.Popen[str]"]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("line", ["--version", "--help", "ls", "ls --json", "submit -- true", "wait 1", "logs 1"])
@@ -114,7 +107,7 @@ def test_a_full_disk_is_one_line(fake: FakeDaemon) -> None:
 def test_ctrl_c_is_130_without_a_traceback(fake: FakeDaemon) -> None:
     fake.world.jobs[1] = row(1)
     with running(fake.home, "wait", 1) as process:
-        eventually(lambda: bool(fake.requests))
+        until(lambda: fake.requests, "a request")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SOON_S)
         assert (process.returncode, out, err.strip()) == (130, "", "")
@@ -137,7 +130,7 @@ def test_a_submit_survives_the_death_of_the_daemon_in_its_middle(fake: FakeDaemo
 def test_wait_rides_out_a_restart(fake: FakeDaemon) -> None:
     fake.world.jobs[1] = row(1, state="RUNNING")
     with running(fake.home, "wait", 1) as process:
-        eventually(lambda: bool(fake.requests))
+        until(lambda: fake.requests, "a request")
         fake.kill()
         fake.world.jobs[1].update(state="FAILED", exit_code=9)
         assert process.stderr is not None
@@ -153,7 +146,7 @@ def test_logs_are_followed_over_incarnations_and_a_restart(fake: FakeDaemon) -> 
     fake.world.jobs[1] = row(1, state="RUNNING")
     folder = fake.home / "logs" / "1"
     with running(fake.home, "logs", "-f", 1) as process:
-        eventually(lambda: bool(fake.requests))
+        until(lambda: fake.requests, "a request")
         folder.mkdir(parents=True)
         (folder / "1.n1.log").write_text("one\n")
         assert process.stdout is not None
@@ -184,11 +177,12 @@ def test_events_are_followed_over_a_restart(fake: FakeDaemon) -> None:
         happen(1)
         assert process.stdout.readline() == "3\n"
         happen(2)
-        eventually(lambda: "after=4" in fake.requests[-1][1])  # other jobs' events are behind it, and it does not spin
+        # Other jobs' events are behind it, and it does not spin.
+        until(lambda: "after=4" in fake.requests[-1][1], "the next request")
         asked = len(fake.requests)
         fake.kill()
         fake.start()
-        eventually(lambda: len(fake.requests) > asked)
+        until(lambda: len(fake.requests) > asked, "another request")
         happen(1)
         out, _ = process.communicate(timeout=SOON_S)
     assert (process.returncode, out) == (0, "5\n")
@@ -247,7 +241,7 @@ def test_a_pipe_gets_everything_and_no_colour(fake: FakeDaemon) -> None:
 def test_ids_of_many_jobs_are_waited_for_at_once(fake: FakeDaemon) -> None:
     fake.world.jobs = {number: row(number, state="RUNNING") for number in range(1, 51)}
     with running(fake.home, "wait", "--quiet", *range(1, 51)) as process:
-        eventually(lambda: bool(fake.requests))
+        until(lambda: fake.requests, "a request")
 
         def finish() -> None:
             for job in fake.world.jobs.values():

@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
-from tests.cli.test_process import eventually, running
+from tests.cli.test_process import running
+from tests.support.waiting import until
 
 OUTPUT = b"step 1\r\xff\x00 no newline"
 
@@ -25,7 +26,7 @@ def later(fake: FakeDaemon, act: Callable[[], None]) -> threading.Thread:
     """Does it once job 1 is submitted."""
 
     def wait_and_act() -> None:
-        eventually(lambda: 1 in fake.world.jobs)
+        until(lambda: 1 in fake.world.jobs, "its job")
         act()
 
     thread = threading.Thread(target=wait_and_act)
@@ -63,7 +64,7 @@ def test_a_failure_that_is_tried_again_is_said(fake: FakeDaemon, hpcdl: Run) -> 
     def act() -> None:
         end(fake, failures=1, detail="killed from outside, ended by SIGKILL")
         looked = looks()
-        eventually(lambda: looks() >= looked + 2)
+        until(lambda: looks() >= looked + 2, "two more looks")
         end(fake, state="DONE")
 
     thread = later(fake, act)
@@ -79,7 +80,7 @@ def test_a_job_that_is_held_after_failures_is_not_said_to_be_tried_again(fake: F
     def see(**changes: object) -> None:
         end(fake, **changes)
         looked = looks()
-        eventually(lambda: looks() >= looked + 2)
+        until(lambda: looks() >= looked + 2, "two more looks")
 
     why = "held after 50 failures without a checkpoint, at last: exit code 1: hpcdl resume 1 tries again"
 
@@ -137,7 +138,7 @@ def test_what_cannot_be_run_in_the_foreground(fake: FakeDaemon, hpcdl: Run) -> N
 
 def test_ctrl_c_cancels_the_job(fake: FakeDaemon, home: Path) -> None:
     with running(home, "run", "--", "true") as process:
-        eventually(lambda: any(path.startswith("/v1/wait") for _, path, _ in fake.requests))
+        until(lambda: any(path.startswith("/v1/wait") for _, path, _ in fake.requests), "its wait")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=90)
     assert (process.returncode, out) == (130, "")
@@ -148,7 +149,7 @@ def test_ctrl_c_cancels_the_job(fake: FakeDaemon, home: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_another_signal_leaves_the_job_alone(fake: FakeDaemon, home: Path, number: signal.Signals) -> None:
     with running(home, "run", "--", "true") as process:
-        eventually(lambda: any(path.startswith("/v1/wait") for _, path, _ in fake.requests))
+        until(lambda: any(path.startswith("/v1/wait") for _, path, _ in fake.requests), "its wait")
         process.send_signal(number)
         _, err = process.communicate(timeout=90)
     assert process.returncode == 128 + number
@@ -160,7 +161,7 @@ def test_the_second_ctrl_c_waits_for_nothing_and_a_restart_changes_nothing(fake:
     with running(home, "run", "--", "true") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "hpcdl: job 1 is QUEUED: needs 1 GPU, 0 free\n"
-        eventually(lambda: any(path.startswith("/v1/wait") for _, path, _ in fake.requests))
+        until(lambda: any(path.startswith("/v1/wait") for _, path, _ in fake.requests), "its wait")
         fake.kill()
         assert process.stderr.readline().endswith("job 1 goes on\n")
         fake.start()
@@ -172,5 +173,5 @@ def test_the_second_ctrl_c_waits_for_nothing_and_a_restart_changes_nothing(fake:
             process.send_signal(signal.SIGINT)
             return process.poll() is not None
 
-        eventually(interrupted)
+        until(interrupted, "its end")
     assert process.returncode == 130

@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -20,6 +19,7 @@ from hpcdl.wire.readable import readable
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import SOON_S, argv, environment
+from tests.support.waiting import until
 
 
 class Terminal:
@@ -47,11 +47,13 @@ class Terminal:
         os.write(self.ours, keys)
 
     def until(self, *wanted: bytes) -> None:
-        end = time.monotonic() + SOON_S
-        while not all(each in self.text for each in wanted):
-            assert time.monotonic() < end, self.text
+        def shown() -> bool:
             if readable([self.ours], 0.5):
                 self.text += os.read(self.ours, 65536)
+            return all(each in self.text for each in wanted)
+
+        if not all(each in self.text for each in wanted):  # what comes after them is not read yet
+            until(shown, repr(wanted), story=lambda: repr(self.text))
 
     def frame(self) -> bytes:
         """The first whole one of what comes: the end of an earlier one may come before it."""

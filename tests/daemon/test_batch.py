@@ -2,8 +2,7 @@
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from hpcdl.daemon.batch import SUBMITS, TRIES, BatchSettings, BatchThread
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.marble import POLICIES
+from tests.support.waiting import until
 
 AWAY = BatchError("squeue has not answered within 30 s", away=True)
 FULL = BatchError("sbatch: QOSMaxSubmitJobPerUserLimit", again=True)
@@ -488,12 +488,12 @@ def test_a_fault_of_ours_neither_ends_the_thread_nor_is_tried_without_a_pause(sc
 
     scene.system.holes = broken  # type: ignore[method-assign]
     scene.batching.start()
-    until(lambda: bool(scene.batching.troubles))
+    until(lambda: scene.batching.troubles, "a trouble")
     assert "KeyError" in scene.batching.troubles["thread"]
     del scene.system.holes
     scene.seconds += 31.0
     scene.batching.ask_holes()
-    until(lambda: not scene.batching.troubles)
+    until(lambda: not scene.batching.troubles, "the end of the trouble")
     assert scene.system.times("holes") == 1
     scene.batching.stop()
 
@@ -513,16 +513,9 @@ def test_a_command_that_hangs_holds_up_neither_the_controller_nor_the_end(scene:
     batching.start()
     assert asking.wait(60)
     assert scene.loop.send(cmd.Tick()).result(60) is None
-    until(lambda: commands.count == 1)
+    until(lambda: commands.count == 1, "the command")
     batching.stop()
-    until(lambda: not batching.alive())
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.005)
+    until(lambda: not batching.alive(), "the end of the thread")
 
 
 def test_where_no_pilot_may_be_and_none_is_nothing_is_looked_at() -> None:

@@ -24,14 +24,12 @@ from hpcdl.daemon import delivery
 from hpcdl.daemon.delivery import Letter, NotDelivered, Ways, deliver
 from hpcdl.wire.private_files import write_new
 from hpcdl.wire.tls import make_certificate, server_context
+from tests.support.waiting import until
 
 
 def no_more(tag: str) -> None:
     """Of the processes with this tag, which were killed: the kernel takes its time for that where much else runs."""
-    end = time.monotonic() + 60.0
-    while tagged(tag):
-        assert time.monotonic() < end, "they were not killed"
-        time.sleep(0.02)
+    until(lambda: not tagged(tag), "the end of what was killed")
 
 
 def notice(number: int = 7, **more: Any) -> Notice:

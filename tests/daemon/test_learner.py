@@ -4,7 +4,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
 from hpcdl.core.model.world import GpuInfo, Node, World
 from hpcdl.daemon.api.profiles import profile_row, profile_rows
 from hpcdl.daemon.learner import Learner, shape_of
+from tests.support.waiting import until
 
-SOON_S = 90.0
 SCRIPT = """
 import time
 import hpcdl.trainer as hpcdl
@@ -56,13 +55,11 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def until_learnt(client: Client) -> dict[str, object]:
-    end = time.monotonic() + SOON_S
-    while time.monotonic() < end:
+    def learnt() -> dict[str, object] | None:
         rows: list[dict[str, object]] = [row for row in client.get("/v1/profiles")["profiles"] if row["learnt"]]
-        if rows and rows[0]["points"]:
-            return rows[0]
-        time.sleep(0.2)
-    raise AssertionError("nothing was learnt")
+        return rows[0] if rows and rows[0]["points"] else None
+
+    return until(learnt, "a profile that was learnt")
 
 
 @pytest.mark.timeout(300)
@@ -73,9 +70,7 @@ def test_what_a_job_shows_is_learnt_and_kept(home: Path, tmp_path: Path) -> None
     with Client(home) as client:
         row = until_learnt(client)
         assert row["name"] == "tiny @ fit.py"
-        end = time.monotonic() + SOON_S
-        while client.get("/v1/jobs/1")["job"]["step"] < 100 and time.monotonic() < end:
-            time.sleep(0.2)
+        until(lambda: client.get("/v1/jobs/1")["job"]["step"] >= 100, "100 steps")
         with pytest.raises(ClientError, match="there is no profile 'nobody'"):
             client.get(path_with("/v1/profiles", name="nobody"))
     run(home, "daemon", "stop")
@@ -83,9 +78,7 @@ def test_what_a_job_shows_is_learnt_and_kept(home: Path, tmp_path: Path) -> None
     with Client(home) as client:
         again = until_learnt(client)
         client.request("POST", "/v1/jobs/1/cancel", {})  # so that both below show the same
-        end = time.monotonic() + SOON_S
-        while client.get("/v1/jobs/1")["job"]["state"] != "CANCELLED" and time.monotonic() < end:
-            time.sleep(0.2)
+        until(lambda: client.get("/v1/jobs/1")["job"]["state"] == "CANCELLED", "the job's end")
     assert again["name"] == "tiny @ fit.py"
     assert {"startup_s", "save_s"} <= dict(again["times"]).keys()  # type: ignore[call-overload]
     assert "tiny @ fit.py" in run(home, "profile", "ls")

@@ -1,8 +1,7 @@
 """The thread that delivers notices: bundled, again until they are taken, held up by nobody."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hpcdl.daemon.delivery import Letter, NotDelivered, Ways
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.notifier import BUNDLE_S, COLLECT_S, LIMIT_S, PAUSE_S, Notifier
 from hpcdl.marble import POLICIES
+from tests.support.waiting import until
 
 A, B = "mailto:a@example.org", "mailto:b@example.org"
 
@@ -63,23 +63,17 @@ class Post:
     def end(self, many: int = 1, **spec: Any) -> None:
         """So many jobs are submitted, and end."""
         specs = tuple(JobSpec(("true",), "j", **spec) for _ in range(many))
-        ids = self.loop.send(cmd.Submit(specs, f"r{self.loop.world.seq}")).result(30)
+        ids = self.loop.send(cmd.Submit(specs, f"r{self.loop.world.seq}")).result(60)
         for future in [self.loop.send(cmd.Cancel(number)) for number in ids]:
-            future.result(30)
+            future.result(60)
 
     def turn(self, seconds: float = 0.0) -> float | None:
         """Lets time pass, and waits for what was begun; how long nothing is due."""
         self.clock.time += seconds
         pause = self.notifier.turn()
-        self.until(lambda: all(box.flight is None or to in self.hangs for to, box in self.notifier._boxes.items()))
+        boxes = self.notifier._boxes
+        until(lambda: all(box.flight is None or to in self.hangs for to, box in boxes.items()), "all that was sent")
         return pause
-
-    @staticmethod
-    def until(condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.002)
 
     @property
     def numbers(self) -> list[tuple[str, list[int]]]:
@@ -154,7 +148,7 @@ def test_what_nobody_takes_is_given_up_and_can_be_retried(post: Post) -> None:
     assert (notice.waiting, notice.given_up) == ((), (A,))
     assert post.turn(1e5) is None
     post.fails.clear()
-    post.loop.send(cmd.RetryNotices()).result(30)
+    post.loop.send(cmd.RetryNotices()).result(60)
     post.turn()
     post.turn(COLLECT_S)
     assert post.numbers == [(A, [1])]
@@ -173,7 +167,10 @@ def test_one_that_hangs_holds_up_nobody(post: Post) -> None:
     post.turn(PAUSE_S)
     assert post.notifier._boxes[B].flight is flight, "not another one beside it"
     post.hangs.pop(B).set()
-    post.until(lambda: not (post.notifier._boxes[B].flight or pytest.fail("no flight")).thread.is_alive())  # type: ignore[union-attr]
+    assert flight is not None
+    assert flight.thread is not None
+    thread = flight.thread
+    until(lambda: not thread.is_alive(), "the end of the one that hung")
     post.turn(BUNDLE_S)
     post.turn(BUNDLE_S)
     assert (B, [1]) in post.numbers
@@ -191,7 +188,7 @@ def test_a_daemon_that_dies_before_it_records_sends_again_with_the_same_id(post:
     post.notifier.turn()
     post.clock.time += COLLECT_S
     post.notifier.turn()
-    post.until(lambda: bool(first))
+    until(lambda: first, "the first letter")
     assert list(post.loop.world.notices) == [1]
     post.notifier = post.another()
     post.turn()
@@ -204,9 +201,9 @@ def test_a_stop_waits_for_no_destination(post: Post) -> None:
     post.hangs[A] = threading.Event()
     post.end()
     post.notifier.start()
-    post.until(lambda: A in post.notifier._boxes and post.notifier._boxes[A].flight is not None)
+    until(lambda: A in post.notifier._boxes and post.notifier._boxes[A].flight is not None, "its flight")
     post.notifier.stop()
-    post.until(lambda: not post.notifier._thread.is_alive())
+    until(lambda: not post.notifier._thread.is_alive(), "the end of the thread")
     assert list(post.loop.world.notices) == [1], "the next daemon tells it"
 
 

@@ -14,6 +14,7 @@ from hpcdl.daemon.series import FINISHED, SeriesKeeper
 from hpcdl.ledger.series import SeriesChange
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage, MetricLine, TrainerLine
 from tests.support.stage import Stage, running
+from tests.support.waiting import until_async
 
 
 class Ledger:
@@ -38,7 +39,7 @@ class Ledger:
 
 
 def within(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 120))
+    asyncio.run(asyncio.wait_for(test(), 180))
 
 
 async def settled(keeper: SeriesKeeper) -> None:
@@ -189,24 +190,20 @@ def test_quiet_jobs_leave_the_memory_and_finished_ones_are_shortened(monkeypatch
         keeper = ledger.keeper()
         for step in range(1, 231):
             keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", step),)))
-        while 1 not in ledger.stored:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: 1 in ledger.stored, "the first points")
         assert 1 in keeper._jobs
         ledger.now += 1000.0  # nothing was heard of it
-        while keeper._jobs:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not keeper._jobs, "a memory without the job")
         assert len((await keeper.points(1))["loss"]) == 230
         stage.finish()
         keeper.heard("n1", HeartbeatMessage((), (), (), (metric(1, attempt, "loss", 400),)))
-        while keeper._jobs:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not keeper._jobs, "a memory without the job")
         points = ledger.stored[1]["loss"]
         assert len(points) <= FINISHED
         assert (points[0].step, points[-1].step, sum(point.samples for point in points)) == (1, 400, 231)
         late = metric(1, attempt, "loss", 401, value=None)
         keeper.heard("n1", HeartbeatMessage((), (), (), (late,)))
-        while keeper._jobs:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not keeper._jobs, "a memory without the job")
         assert keeper.not_finite == {1: {"loss": 401}}, "it is said after the job's end, too"
 
     within(test)

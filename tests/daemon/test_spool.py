@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hpcdl.daemon.spool import SpoolReader
 from hpcdl.marble import POLICIES
 from hpcdl.wire import spool as wire_spool
 from hpcdl.wire.spool import LIMIT, Spool, StillChanging, put, waiting
+from tests.support.waiting import until
 
 
 class Running:
@@ -326,13 +326,6 @@ def test_too_large_a_submit_is_not_spooled(home: Path) -> None:
     assert not home.exists()
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def test_a_daemon_takes_in_what_is_spooled(home: Path) -> None:
     home.mkdir(mode=0o700)
     (home / "config.yaml").write_text("monitor_interval_s: 1\n")
@@ -353,7 +346,7 @@ def test_a_daemon_takes_in_what_is_spooled(home: Path) -> None:
             assert names() == ["early"]  # as soon as the start has returned
             put(home, "s", [spec("late"), spec("later")])
             (home / "spool" / "bad.json").touch(0o600)
-            until(lambda: waiting(home) == 0 and trouble())
+            until(lambda: waiting(home) == 0 and trouble(), "an empty spool, and a trouble")
             assert names() == ["early", "late", "later"]
             aside = home / "spool" / "refused" / "bad.json"
             assert trouble() == [f"a spooled submit is refused, and now {aside}: the file is not JSON"]

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ from hpcdl.agent.supervisor.processes import Process
 from hpcdl.demo import episode, run
 from hpcdl.demo.watch import EventWatch
 from tests.report.story import rows, set_three
+from tests.support.waiting import until
 from tests.trainer.supervisor import ROOT
 
 DEADLINE_S = 240.0
@@ -40,11 +40,11 @@ class Demo:
         return self.output.read_text()
 
     def await_text(self, pattern: str) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while not re.search(pattern, self.text()):
-            assert self.process.poll() is None, self.text()
-            assert time.monotonic() < end, self.text()
-            time.sleep(0.05)
+        def come_or_never() -> bool:
+            return bool(re.search(pattern, self.text())) or self.process.poll() is not None
+
+        until(come_or_never, repr(pattern), DEADLINE_S, story=self.text)
+        assert re.search(pattern, self.text()), self.text()
 
     def homes(self) -> list[Path]:
         return sorted(self.temporary.glob("hpcdl-demo-*/*"))
@@ -56,7 +56,7 @@ class Demo:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)  # it ends what it started
             try:
-                self.process.wait(60)
+                self.process.wait(180)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.wait()

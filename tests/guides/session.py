@@ -14,13 +14,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdl.wire.readable import readable
+from tests.support.waiting import until
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"\A# (?:file: )?([\w./-]+\.(?:py|yaml|sh|toml|csv))\b.*\n")
@@ -129,15 +129,19 @@ class Shell:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %d\\n' {MARK} $?\n".encode())
         self._process.stdin.flush()
-        text, end = b"", time.monotonic() + PATIENCE_S
-        while not (found := re.search(rf"\n{MARK} (\d+)\n".encode(), text)):
-            assert time.monotonic() < end, f"{command}: still runs after {PATIENCE_S:.0f} s, printed:\n{text.decode()}"
-            assert self._process.stdout is not None
-            if readable([self._process.stdout.fileno()], 1.0):
-                more = os.read(self._process.stdout.fileno(), 1 << 16)
+        assert self._process.stdout is not None
+        output, text = self._process.stdout.fileno(), b""
+
+        def ended() -> re.Match[bytes] | None:
+            nonlocal text
+            if readable([output], 0.5):
+                more = os.read(output, 1 << 16)
                 assert more, f"{command}: the shell ended, printed:\n{text.decode()}"
                 text += more
-        return int(found[1]), text[: found.start()].decode("utf-8", "replace").splitlines()
+            return re.search(rf"\n{MARK} (\d+)\n".encode(), text)
+
+        end = until(ended, f"the end of {command}", PATIENCE_S, story=lambda: text.decode())
+        return int(end[1]), text[: end.start()].decode("utf-8", "replace").splitlines()
 
     def close(self) -> None:
         """Ends the shell; its daemon was stopped by then."""
@@ -145,7 +149,7 @@ class Shell:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

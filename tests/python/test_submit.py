@@ -19,7 +19,7 @@ from hpcdl.python import options
 from hpcdl.python.executor import follow
 from hpcdl.trainer.call import IMPORTS
 from tests.cli.fake import FakeDaemon, row
-from tests.cli.test_process import eventually
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SUBMIT: Any = hpcdl.submit  # which a type checker lets one call wrongly
@@ -280,7 +280,7 @@ def test_a_future_says_once_that_its_job_is_held_after_failures(fake: FakeDaemon
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         follow(job, future)
-        eventually(lambda: looks(fake) >= 3)
+        until(lambda: looks(fake) >= 3, "three looks")
         fake.world.jobs[job.id] |= {"state": "DONE", "held_after": None}
         assert future.result(timeout=60) is None
     assert [str(each.message) for each in said] == [f"job {job.id} is {why}"]

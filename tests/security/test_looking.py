@@ -188,7 +188,7 @@ class Hostile:
             except OSError:
                 return
             try:
-                plain.settimeout(20)
+                plain.settimeout(60)
                 with plain if self._context is None else self._context.wrap_socket(plain, server_side=True) as peer:
                     self.heard += peer.recv(4096)
                     self._answer(peer)
@@ -198,7 +198,7 @@ class Hostile:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(30)
+        self._thread.join(60)
 
 
 def silent(peer: socket.socket) -> None:

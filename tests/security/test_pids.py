@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from hpcdl.agent.supervisor.run_folder import LOCK
 from hpcdl.agent.supervisor.run_folder import RECORD_FILE as RECORDS
 from hpcdl.agent.supervisor.side_channel import NAME as SOCKET
 from tests.security.stranger import UID, as_uid, attempt
+from tests.support.waiting import until
 from tests.system.cluster import Cluster, kill
 
 INSTANCE = "0123456789ab"
@@ -117,9 +117,12 @@ def test_root_signals_nobody_elses_process(as_root: None, reachable: Path) -> No
     os.close(tell)
     try:
         assert os.read(told, 2) == b"up"
-        end = time.monotonic() + 60.0
-        while (found := processes.process_of(child)) is None or found.tag != tag:
-            assert time.monotonic() < end, f"root can read its tag, unless it is just becoming another program: {found}"
+
+        def sleeper() -> processes.Process | None:  # its tag can be read, unless it is just becoming another program
+            process = processes.process_of(child)
+            return process if process is not None and process.tag == tag else None
+
+        found = until(sleeper, "its tag")
         assert processes.tagged(INSTANCE) == []
         assert processes.signal_process(found, signal.SIGKILL) is False
         assert processes.kill_all(lambda: [found], 0.05) == []

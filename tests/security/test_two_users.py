@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from hpcdl.wire.access import read_access, write_access
 from tests.cli.fake import FakeDaemon
 from tests.security.stranger import OTHER_UID, UID, as_uid, attempt, python_for_others
 from tests.security.test_looking import Hostile
+from tests.support.waiting import until
 
 Call = Callable[..., Any]
 
@@ -103,13 +103,6 @@ def test_a_group_that_cannot_be_is_refused_at_the_start(as_root: None) -> None:
     assert as_uid(UID, of_root, groups=(0,)) == "0"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_an_agent_that_is_led_to_an_impostor_says_nothing(fake: FakeDaemon, tmp_path: Path) -> None:
     """Its access file is right but for the port, where another listens: it has no key, and is not obeyed."""
     access = read_access(fake.home)
@@ -123,8 +116,8 @@ def test_an_agent_that_is_led_to_an_impostor_says_nothing(fake: FakeDaemon, tmp_
         stderr=subprocess.STDOUT,
     )
     try:
-        until(lambda: len(impostor.heard) > 0)
-        until(lambda: log.exists() and "no daemon: ConnectionResetError" in log.read_text())
+        until(lambda: impostor.heard, "the agent's words")
+        until(lambda: log.exists() and "no daemon: ConnectionResetError" in log.read_text(), "its log")
         assert access.token.encode() not in impostor.heard
         assert agent.poll() is None
     finally:

@@ -191,7 +191,8 @@ class Scenes:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, object, object]:
         value = yield
-        for each in (value, *(getattr(value, name, None) for name in ("home", "folder", "base"))):
+        attributes = getattr(value, "__dict__", {})
+        for each in (value, *(attributes.get(name) for name in ("home", "folder", "base"))):
             if isinstance(each, Path) and Path(tempfile.gettempdir()) in each.parents:
                 _places[fixturedef] = each
         return value

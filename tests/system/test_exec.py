@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from websockets.sync.client import connect
 from hpcdl.wire.access import read_access
 from hpcdl.wire.readable import readable
 from hpcdl.wire.tls import client_context
+from tests.support.waiting import until
 from tests.system.cluster import PATIENCE_S, Cluster
 
 HPCDL = [sys.executable, "-m", "hpcdl"]
@@ -141,27 +141,28 @@ def test_a_shell_on_a_terminal_that_is_as_before_afterwards(kept_cluster: Cluste
     shell = subprocess.Popen(argv, env=env, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=on_terminal)
     said = b""
 
-    def until(what: Callable[[], bool]) -> None:
-        nonlocal said
-        end = time.monotonic() + PATIENCE_S
-        while not what():
-            assert time.monotonic() < end, said
+    def comes(what: Callable[[], bool]) -> None:
+        def look() -> bool:
+            nonlocal said
             if readable([ours], 0.1):
                 said += os.read(ours, 4096)
+            return what()
+
+        until(look, "what the shell is to do", story=lambda: repr(said))
 
     try:
-        until(lambda: bool(said))
+        comes(lambda: bool(said))
         os.write(ours, b"PS1=re''ady:\n")
-        until(lambda: said.count(b"ready:") == 1)
+        comes(lambda: said.count(b"ready:") == 1)
         os.write(ours, b"stty size; echo job $HPCDL_JOB\n")
-        until(lambda: b"41 77\r\n" in said and f"job {job}\r\n".encode() in said and said.count(b"ready:") == 2)
+        comes(lambda: b"41 77\r\n" in said and f"job {job}\r\n".encode() in said and said.count(b"ready:") == 2)
         # Who says it has begun is in the foreground by then: Ctrl-C between the shell's fork and exec would be lost.
         os.write(ours, b"sh -c 'echo begun; exec sleep 600'; echo slept\n")
-        until(lambda: b"\r\nbegun\r\n" in said)
+        comes(lambda: b"\r\nbegun\r\n" in said)
         os.write(ours, b"\x03")
-        until(lambda: said.count(b"ready:") == 3)
+        comes(lambda: said.count(b"ready:") == 3)
         os.write(ours, b"exit 6\n")
-        until(lambda: shell.poll() is not None)
+        comes(lambda: shell.poll() is not None)
         assert shell.returncode == 6
         assert b"\r\nslept" not in said
         assert termios.tcgetattr(theirs) == before

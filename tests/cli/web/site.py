@@ -8,7 +8,6 @@ import selectors
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from tests.cli.fake import FakeDaemon
 from tests.cli.fake import row as full_row
 from tests.cli.test_process import argv, environment
 from tests.report.test_live import answer, gpu, node, row
+from tests.support.waiting import until
 
-SOON_S = 90.0
+SOON_S = 180.0
 
 
 def tell(fake: FakeDaemon, **more: Any) -> None:
@@ -140,11 +140,14 @@ class Visitor:
 
     def until(self, path: str, words: str) -> str:
         """The page, once it says that."""
-        end = time.monotonic() + SOON_S
-        while words not in (text := self.get(path).text):
-            assert time.monotonic() < end, f"{path} never said {words!r}: {text[-3000:]}"
-            time.sleep(0.1)
-        return text
+        texts = [""]
+
+        def says() -> bool:
+            texts.append(self.get(path).text)
+            return words in texts[-1]
+
+        until(says, f"{path} to say {words!r}", story=lambda: texts[-1][-3000:])
+        return texts[-1]
 
 
 def host_of(link: str) -> str:

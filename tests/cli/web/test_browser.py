@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.cli.test_page import tell as tell_page
 from tests.cli.web.site import SOON_S, Site, host_of, site, tell, two_jobs
 from tests.report.story import placed, rows
 from tests.report.test_live import answer, gpu, node, row
+from tests.support import waiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -159,10 +159,7 @@ def listening(page: "Page") -> list[str]:
 
 def until(page: "Page", condition: str) -> None:
     """Waits until an expression of JavaScript is true. Playwright's own way is `eval`, which our policy forbids."""
-    end = time.monotonic() + SOON_S
-    while not page.evaluate(condition):
-        assert time.monotonic() < end, f"never {condition}: {page.inner_text('body')[:3000]}"
-        page.wait_for_timeout(50)
+    waiting.until(lambda: page.evaluate(condition), condition, story=lambda: page.inner_text("body")[:3000])
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import pytest
 
 from hpcdl.daemon.api.admission import STRANGERS, Admission, SocketPeers, is_stranger
 from hpcdl.wire.tls import client_context, make_certificate, server_context
+from tests.support.waiting import until_async
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class Server(asyncio.Protocol):
@@ -178,8 +179,7 @@ def test_a_connection_that_is_closed_already_can_be_dropped(contexts: tuple[ssl.
             _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
             writer.close()
             await writer.wait_closed()
-        while door.pending:
-            await asyncio.sleep(0.02)
+        await until_async(lambda: not door.pending, "a door without anybody at it")
         door.close()
         await door.wait_closed()
 

@@ -63,8 +63,8 @@ class Api:
 
     def node(self, gpus: int) -> None:
         found = tuple(GpuInfo(n, f"GPU-{n}") for n in range(gpus))
-        self.loop.send(cmd.Hello("n1", "a")).result(30)
-        self.loop.send(cmd.Inventory("n1", found, 8, 1, 1, "b", "a", False)).result(30)
+        self.loop.send(cmd.Hello("n1", "a")).result(60)
+        self.loop.send(cmd.Inventory("n1", found, 8, 1, 1, "b", "a", False)).result(60)
 
 
 @pytest.fixture

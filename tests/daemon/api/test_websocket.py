@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 
 from hpcdl.daemon.api.server import PingedProtocol
+from tests.support.waiting import until_async
 
 PING_S = 0.2
 
@@ -51,8 +52,7 @@ async def connected(ended: "asyncio.Future[int]", patience_s: float = 60.0) -> A
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: server.started, "the server")
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         async with connect(f"ws://127.0.0.1:{port}/", ping_interval=None, open_timeout=60, close_timeout=1) as socket:
@@ -71,20 +71,20 @@ def test_who_talks_is_not_asked() -> None:
                 assert await socket.recv() == "still here"
             assert not ended.done()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 180))
 
 
 def test_who_is_silent_is_asked_and_may_stay() -> None:
     async def run() -> None:
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         async with connected(ended) as socket:
-            while Counting.looks.count(True) < 2:  # it was asked, has answered, and was asked again
-                await asyncio.sleep(0.01)
+            # It was asked, has answered, and was asked again.
+            await until_async(lambda: Counting.looks.count(True) >= 2, "two questions")
             await socket.send("still here")
             assert await socket.recv() == "still here"
             assert not ended.done()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 180))
 
 
 def test_who_does_not_answer_is_dropped() -> None:
@@ -95,4 +95,4 @@ def test_who_does_not_answer_is_dropped() -> None:
             assert await ended in (1005, 1006)
             assert True in Counting.looks
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 180))
