@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import gate, gpus
+from tests.support.compiler import compile_library
 from tests.trainer.supervisor import Supervisor, supervisor
 
 ROOT = Path(__file__).parents[2]
@@ -199,13 +199,9 @@ def test_end_while_warming_up(tmp_path: Path, script: Path) -> None:
 @pytest.fixture
 def driver(tmp_path: Path) -> dict[str, str]:
     """The environment in which a driver of ours is found, with two GPUs."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    source = Path(__file__).with_name("fake_libcuda.c")
     folder = tmp_path / "lib"
     folder.mkdir()
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source)], check=True)
+    compile_library(Path(__file__).with_name("fake_libcuda.c"), folder / "libcuda.so.1")
     both = ",".join(each.removeprefix("GPU-") for each in (ONE, TWO))
     return {"LD_LIBRARY_PATH": str(folder), "FAKE_CUDA_GPUS": both}
 

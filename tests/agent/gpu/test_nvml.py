@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.compiler import compile_library
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -23,13 +24,8 @@ GOOD_1 = f"gpu uuid={ONE} name=Tesla_V100-SXM2-16GB total=16160 used=3 util=0 mw
 
 
 def compile_fake(folder: Path, *flags: str) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler, so no NVML of ours can be built")
     folder.mkdir()
-    source = HERE / "fake_nvml.c"
-    argv = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", *flags, "-o", str(folder / SONAME), str(source)]
-    subprocess.run(argv, check=True, timeout=60)
+    compile_library(HERE / "fake_nvml.c", folder / SONAME, *flags)
     return folder
 
 
