@@ -19,6 +19,7 @@ from hpcdl.python import options
 from hpcdl.python.executor import follow
 from hpcdl.trainer.call import IMPORTS
 from tests.cli.fake import FakeDaemon, row
+from tests.support.activation import activate
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +178,8 @@ def test_a_gate_knows_the_frameworks_of_the_function(fake: FakeDaemon, tmp_path:
     assert call_of(fake)["path"][0] == str(tmp_path.resolve())
 
 
-def test_a_sweep_is_one_array(fake: FakeDaemon) -> None:
+def test_a_sweep_is_one_array(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    activate(monkeypatch)
     swept: dict[str, list[object]] = {"lr": [0.1, "a,b"], "epochs": [1, 2]}
     jobs = hpcdl.map(train, swept, max_parallel=2)
     assert [job.id for job in jobs] == [1, 2, 3, 4]

@@ -390,7 +390,7 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
     program = command[0]
     if array and named((program,)):
         return
-    env = dict(spec.env)
+    path = dict(spec.env).get("PATH") or os.defpath
     if program == "env":
         program = next((word for word in command[1:] if "=" not in word), program)
     shown = program if len(program) <= 100 else f"{program[:100]}…"
@@ -400,9 +400,12 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
         elif here and os.path.isdir(folder / program):
             yield f"{shown} is a folder: give the program in it"
         elif here and not os.access(folder / program, os.X_OK):
-            yield f"{shown} may not be run: chmod +x, or name its interpreter: python {shown}"
-    elif not _on_path(program, env.get("PATH") or os.defpath):
-        hint = f": ./{shown}, or python {shown}?" if here and _exists(folder / program) else ""
+            yield f"{shown} may not be run: chmod +x, or name its interpreter: {_python(path)} {shown}"
+    elif not _on_path(program, path):
+        if program == "python" and _on_path("python3", path):
+            hint = ": python3, or activate an environment first?"
+        else:
+            hint = f": ./{shown}, or {_python(path)} {shown}?" if here and _exists(folder / program) else ""
         yield f"{shown} is not a program on PATH here; the job fails where it is none either{hint}"
 
 
@@ -438,6 +441,11 @@ def _on_path(program: str, path: str) -> bool:
     """As shutil.which, whose module takes longer to import than all that is done here."""
     places = (os.path.join(folder, program) for folder in path.split(os.pathsep))
     return any(os.access(place, os.X_OK) and not os.path.isdir(place) for place in places)
+
+
+def _python(path: str) -> str:
+    """What calls it there: Debian and others have python3 alone."""
+    return "python3" if _on_path("python3", path) and not _on_path("python", path) else "python"
 
 
 def _exists(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Outcome, Run
 from tests.cli.fake import FakeDaemon, row, specs_of
+from tests.support.activation import activate
 
 
 @pytest.fixture
@@ -172,7 +174,8 @@ def test_words_of_any_bytes(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     assert specs[0]["cwd"].endswith("a b \u00e9")
 
 
-def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
+def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    activate(monkeypatch)
     for command, why in (
         (["nosuchprogram", "x"], "nosuchprogram is not a program on PATH here; the job fails where it is none either"),
         (["train.py"], "train.py is not a program on PATH here; the job fails where it is none either: ./train.py, or"),
@@ -188,6 +191,21 @@ def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path) -> N
         assert (done.code, done.out, len(fake.requests)) == (1, "", sent)
         assert done.err.startswith(f"hpcdl: refused by --strict: {why}")
     assert hpcdl("submit", "--sweep", "what=a,b", "--", "{what}").err == ""
+
+
+def test_where_python_is_python3(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a Debian without an environment."""
+    folder = here / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    absent = "is not a program on PATH here; the job fails where it is none either"
+    assert hpcdl("submit", "--", "python", "train.py").err == f"hpcdl: python {absent}\n"
+    (folder / "python3").symlink_to(sys.executable)
+    hint = "python3, or activate an environment first?"
+    for command in (["python", "train.py"], ["env", "A=1", "python", "train.py"]):
+        assert hpcdl("submit", "--", *command).err == f"hpcdl: python {absent}: {hint}\n"
+    assert hpcdl("submit", "--", "train.py").err == f"hpcdl: train.py {absent}: ./train.py, or python3 train.py?\n"
+    assert hpcdl("submit", "--", "./train.py").err.endswith("or name its interpreter: python3 ./train.py\n")
 
 
 def test_a_notification_that_nobody_may_hear_of_is_said(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:

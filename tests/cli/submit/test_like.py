@@ -9,6 +9,7 @@ import pytest
 from hpcdl.core.model.job import JobSpec
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
+from tests.support.activation import activate
 
 FIRST = (
     "--singleton",
@@ -31,6 +32,7 @@ def sent(fake: FakeDaemon) -> dict[str, Any]:
 def test_everything_is_carried_but_what_is_its_own(
     fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    activate(monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert hpcdl("submit", *FIRST, *COMMAND).code == 0
     first = sent(fake)
@@ -71,7 +73,8 @@ def test_what_is_given_wins(fake: FakeDaemon, hpcdl: Run) -> None:
     assert sent(fake)["name"] == "other.py"
 
 
-def test_behind_a_gate_and_in_an_array(fake: FakeDaemon, hpcdl: Run) -> None:
+def test_behind_a_gate_and_in_an_array(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    activate(monkeypatch)
     assert hpcdl("submit", "--gate", "--", "python", "train.py").code == 0
     first = sent(fake)
     for options in ((), ("--gate",)):

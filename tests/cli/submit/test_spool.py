@@ -14,6 +14,7 @@ from hpcdl.wire.access import read_access, write_access
 from hpcdl.wire.spool import LIMIT
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
+from tests.support.activation import activate
 
 
 def spooled(home: Path) -> list[dict[str, Any]]:
@@ -23,7 +24,10 @@ def spooled(home: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in paths]
 
 
-def test_without_a_daemon_a_submit_is_kept_for_the_next_one(home: Path, hpcdl: Run) -> None:
+def test_without_a_daemon_a_submit_is_kept_for_the_next_one(
+    home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    activate(monkeypatch)
     done = hpcdl("submit", "--gpus", "1:3", "--request-id", "r1", "--", "python", "train.py", "--lr", 3)
     path = home / "spool" / "r1.json"
     assert (done.code, done.out) == (0, "")
