@@ -2,17 +2,25 @@
 
 A forked process has one thread, and the locks of all. What another thread held just then, in OpenSSL or for an import,
 nobody releases there, and whoever asks the daemon there waits for ever. So a fork waits until the other threads have
-made their connections.
+made their connections. Python warns of every thread that there is at a fork (from 3.12 on), but need not warn of ours.
 """
 
 import os
+import re
 import threading
+import warnings
 
 from hpcdl.client import Client
 from hpcdl.wire.http_client import HttpConnection
 
 WAIT_S = 5.0
 """A fork waits so long: a daemon that is silent holds nobody up for more."""
+
+THREAD = "hpcdl-jobs"
+"""The name of threads that do nothing else that a fork may cut in half."""
+
+_WARNING = ("ignore", re.compile(r"This process .*is multi-threaded, use of fork"), DeprecationWarning, None, 0)
+"""As an entry of `warnings.filters`."""
 
 _gate = threading.Condition()
 _connecting: set[int] = set()
@@ -37,6 +45,21 @@ class ThreadClient(Client):
 def _before_fork() -> None:
     _gate.acquire()  # and nobody begins until it is over
     _gate.wait_for(lambda: _connecting <= {threading.get_ident()}, WAIT_S)
+    _choose_warning()
+
+
+def _choose_warning() -> None:
+    """Python's warning of this fork is to be seen where there are others' threads."""
+    try:
+        threads = len(os.listdir("/proc/self/task"))  # as Python counts them, with those of libraries
+    except OSError:
+        threads = threading.active_count()
+    ours = sum(each.name == THREAD for each in threading.enumerate())
+    filters: list[object] = warnings.filters  # type: ignore[assignment]  # a list, so that it can be changed
+    if _WARNING in filters:
+        filters.remove(_WARNING)
+    if ours and threads == 1 + ours:
+        filters.insert(0, _WARNING)
 
 
 def _after_fork_here() -> None:

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from hpcdl.cli.job_row import FINISHED
 from hpcdl.client import FOLLOW_S, ApiError, Client, path_with
-from hpcdl.python.connection import ThreadClient
+from hpcdl.python.connection import THREAD, ThreadClient
 from hpcdl.python.handle import Job
 from hpcdl.python.options import Options, check
 from hpcdl.python.submission import Case, call_cases, submit
@@ -134,7 +134,7 @@ class _Follower:
             begin, self._runs = not self._runs, True
         self._woken.set()
         if begin:
-            threading.Thread(target=self._run, name="hpcdl-jobs", daemon=True).start()
+            threading.Thread(target=self._run, name=THREAD, daemon=True).start()
 
     def _run(self) -> None:
         pause_s = SHORTEST_S

@@ -361,6 +361,40 @@ def test_no_fork_comes_while_another_thread_connects(fake: FakeDaemon) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
+WARNS = """
+import os, sys, threading, warnings
+from concurrent.futures import Future
+from pathlib import Path
+from hpcdl.python.executor import follow
+from hpcdl.python.handle import Job
+follow(Job(1, Path(sys.argv[1])), Future())
+warnings.simplefilter("error")
+def fork():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    return len(seen)
+own, end = [fork()], threading.Event()
+other = threading.Thread(target=end.wait)
+other.start()
+own.append(fork())
+end.set()
+other.join()
+own.append(fork())
+print(own)
+"""
+
+
+def test_python_warns_of_a_fork_beside_threads_of_the_user(fake: FakeDaemon) -> None:
+    """And not beside ours alone."""
+    fake.world.jobs[1] = row(1)
+    done = subprocess.run([sys.executable, "-c", WARNS, fake.home], capture_output=True, text=True, timeout=120)
+    warned = int(sys.version_info >= (3, 12))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"[0, {warned}, 0]\n", "")
+
+
 # --- the package ------------------------------------------------------------------------------------------------------
 
 
