@@ -19,7 +19,7 @@ class Options:
     """
 
     gpus: int = 4
-    grace_s: int = 90
+    grace_s: int = 600
     kill_wait_s: int = 5
     slurmd_timeout_s: int = 30
     user_signal: bool = False

@@ -30,7 +30,7 @@ def test_doctor_tells_this_slurm_and_writes_its_site(slurm: SlurmCluster, tmp_pa
     assert batch["answers"]
     assert batch["queues"] == ["normal", "scavenge", "cancelp", "nograce"]
     assert batch["preemption"].startswith("REQUEUE")
-    assert "GraceTime 90 s" in next(check["detail"] for check in told["checks"] if check["name"] == "queues")
+    assert "GraceTime 600 s" in next(check["detail"] for check in told["checks"] if check["name"] == "queues")
     site = read_site(Path(hpcdl(slurm, home, "doctor", "--site")["site"]["file"]))
     assert (site.kind, site.site.queues, site.site.pilots_without_preemption) == ("slurm", (), False)
     assert batch["not_preempted"] == {

@@ -93,7 +93,7 @@ def test_what_it_can_do(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) ->
     assert can.queues == QUEUES
     assert can.preemption == "REQUEUE (partition_prio)"
     assert can.limits["KillWait"] == "5 sec"
-    assert can.limits["scavenge GraceTime"] == "90 s"
+    assert can.limits["scavenge GraceTime"] == "600 s"
     assert all(can.commands[name] for name in ("sinfo", "squeue", "scontrol", "sbatch", "srun", "scancel"))
     assert adapter(slurm, json=False).capabilities().json is False
     assert adapter(slurm).topology(["n1", "n4", "zz"]) == {"n1": ("top", "leaf1"), "n4": ("top", "leaf2")}

@@ -258,7 +258,7 @@ def test_a_preempted_pilot_gives_its_node_back_and_the_trainer_goes_on(
     no_more_holes(slurm, {"n1", node})
     home.until_step(job, home.job(job)["step"] + 10)
     other = slurm.submit("exec sleep 1000", "-w", node, "--exclusive")
-    slurm.until_state(other, "RUNNING", seconds=85)
+    slurm.until_state(other, "RUNNING")
     home.until(lambda: home.placement(job) == ["n1"] and trains(home, job))
     check_starts(home, job, patient=partition != "nograce")
     assert all(kind != "JobEnded" for kind in home.kinds(job))
@@ -274,7 +274,7 @@ def test_a_pilot_that_is_preempted_as_it_begins_gives_its_node_back(
     home.elastic("1:2", STEPS, "--step-s", 0.05, "--save-every", STEPS)
     home.until(lambda: pilot_nodes(home) != [])
     other = slurm.submit("exec sleep 1000", "-w", pilot_nodes(home)[0], "--exclusive")
-    slurm.until_state(other, "RUNNING", seconds=85)  # the grace is 90 s
+    slurm.until_state(other, "RUNNING")  # the grace is longer than this waits
 
     def first() -> dict[str, Any]:
         row: dict[str, Any] = home.cli("pilots", "1", "--all", "--json")["pilots"][0]
@@ -299,7 +299,7 @@ def test_a_step_that_is_killed_with_all_in_it_costs_what_was_not_saved(
     (node,) = home.placement(job)
     home.until_step(job, home.saved(job)[0] + 1)
     other = slurm.submit("exec sleep 1000", "-w", node, "--exclusive")
-    slurm.until_state(other, "RUNNING", seconds=85)
+    slurm.until_state(other, "RUNNING")
     home.until(lambda: len(home.resumed(job)) == 2)
     assert home.placement(job) != [node]
     began, again = home.resumed(job)
@@ -353,7 +353,7 @@ def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home:
     go.touch()
     slurm.until_state(busy, "COMPLETED")
     go.unlink()
-    slurm.until_state(big, "RUNNING", seconds=85)
+    slurm.until_state(big, "RUNNING")
     home.until(lambda: home.placement(job) == ["login"] and trains(home, job))
     home.cli("cancel", str(job))
 
