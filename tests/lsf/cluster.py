@@ -12,6 +12,7 @@ from typing import Any
 from tests.lsf.emulator.main import COMMANDS
 from tests.lsf.emulator.records import Config, Host, Job, Queue, State
 from tests.lsf.emulator.store import Store
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(__file__).parent / "emulator" / "lsf-command"
@@ -115,13 +116,9 @@ class LsfCluster:
     def state(self) -> State:
         return self.store.read()
 
-    def until(self, condition: Callable[[], Any], what: str = "", deadline_s: float = PATIENCE_S) -> Any:
-        """Polls until the condition holds; its value."""
-        end = time.monotonic() + deadline_s
-        while not (value := condition()):
-            assert time.monotonic() < end, f"waited in vain for {what}\n{self.log()}\n{self.run('bjobs', '-a').stdout}"
-            time.sleep(0.01)
-        return value
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
+        """Its value; a failure has the table of jobs, too."""
+        return until(condition, what, seconds, story=lambda: self.run("bjobs", "-a").stdout, folders=[self.home])
 
     def reaches(self, key: str, *statuses: str) -> Job:
         """Waits until a job has one of these statuses."""

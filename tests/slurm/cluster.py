@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO
@@ -24,6 +23,7 @@ from typing import IO
 from tests.slurm import configuration
 from tests.slurm.configuration import NODES, Options
 from tests.slurm.keeper import carrying, end_all
+from tests.support.waiting import until
 
 PATIENCE_S = 180.0
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
@@ -110,7 +110,7 @@ class SlurmCluster:
     def start(self) -> "SlurmCluster":
         """Returns when all nodes are idle."""
         if self.options.cgroups:  # they are called as the nodes are, so one cluster at a time has them
-            self.wait_for(self._has_cgroups, 120, "cgroups", every_s=0.2)
+            self.wait_for(self._has_cgroups, what="cgroups")
         uid = os.getuid() if self._ids is None else self._ids.pw_uid
         try:
             user = pwd.getpwuid(uid).pw_name
@@ -195,7 +195,7 @@ class SlurmCluster:
         self.end_jobs()
         for name in re.findall(r"ReservationName=(\S+)", self.run("scontrol", "show", "reservation").stdout):
             self.run("scontrol", "delete", f"ReservationName={name}")
-        self.wait_for(self._all_idle, what="idle nodes", every_s=0.05)
+        self.wait_for(self._all_idle, what="idle nodes")
         left = self._without_daemons(moment_s)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -227,7 +227,7 @@ class SlurmCluster:
                 self.run("scancel", *ids, check=False)
             return not ids
 
-        self.wait_for(none_left, what="an empty queue", every_s=0.1)
+        self.wait_for(none_left, what="an empty queue")
 
     def _without_daemons(self, moment_s: float = 60.0) -> dict[int, str]:
         """What runs on with our SLURM_CONF beside the daemons, though it had a moment to end; pid to command line."""
@@ -311,7 +311,7 @@ class SlurmCluster:
     def _update_node(self, node: str, *what: str) -> None:
         """A slurmctld that is new refuses this until it has heard of the node."""
         argv = ("scontrol", "update", f"NodeName={node}", *what)
-        self.wait_for(lambda: self.run(*argv, check=False).returncode == 0, what=" ".join(argv), every_s=0.1)
+        self.wait_for(lambda: self.run(*argv, check=False).returncode == 0, what=" ".join(argv))
 
     # --- asking
 
@@ -389,16 +389,11 @@ class SlurmCluster:
                     found.append(pid)
         return sorted(found)
 
-    def wait_for(
-        self, condition: Callable[[], object], seconds: float = PATIENCE_S, what: str = "", every_s: float = 0.02
-    ) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"no {what or 'luck'} within {seconds:g} s\n{self.logs()}"
-            time.sleep(every_s)
+    def wait_for(self, condition: Callable[[], object], seconds: float = PATIENCE_S, what: str = "luck") -> None:
+        until(condition, what, seconds, folders=[self.folder])
 
-    def until_state(self, job: str, *states: str, seconds: float = PATIENCE_S) -> None:
-        self.wait_for(lambda: self.state(job) in states, seconds, f"{' or '.join(states)} of job {job}")
+    def until_state(self, job: str, *states: str) -> None:
+        self.wait_for(lambda: self.state(job) in states, what=f"{' or '.join(states)} of job {job}")
 
     def logs(self) -> str:
         """The ends of all logs and outputs, for a failure's message."""

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hpcdl.client import ApiError, Client, DaemonAway
 from hpcdl.core.model.world import validate
 from hpcdl.ledger import SqliteJournal
 from hpcdl.wire.readable import readable
+from tests.support.waiting import until
 from tests.system.trainer import final
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -129,8 +129,7 @@ class Cluster:
         def find() -> int:
             return next((t["pid"] for t in self.status()["trainers"] if t["job"] == job), 0)
 
-        self.until(lambda: find() > 0)
-        return find()
+        return until(find, f"a trainer of job {job}", ignores=(DaemonAway, ApiError), story=self.story)
 
     # --- asking
 
@@ -170,24 +169,24 @@ class Cluster:
     def kinds(self, job: int) -> list[str]:
         return [event["kind"] for event in self.events(job)]
 
-    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-        end = time.monotonic() + seconds
-        while True:
-            with contextlib.suppress(DaemonAway, ApiError):
-                if condition():
-                    return
-            assert time.monotonic() < end, f"it did not come true in {seconds:.0f} s\n{self.story()}"
-            time.sleep(0.05)
+    def until(
+        self,
+        condition: Callable[[], object],
+        seconds: float = PATIENCE_S,
+        what: str = "what stands where this was called",
+    ) -> None:
+        """A daemon that is away, or refuses to say, is asked again."""
+        until(condition, what, seconds, ignores=(DaemonAway, ApiError), story=self.story, folders=[self.home])
 
     def until_state(self, job: int, *states: str, seconds: float = PATIENCE_S) -> None:
-        self.until(lambda: self.job(job)["state"] in states, seconds)
+        self.until(lambda: self.job(job)["state"] in states, seconds, f"{' or '.join(states)} of job {job}")
 
     def until_step(self, job: int, step: int) -> None:
-        self.until(lambda: (self.job(job)["step"] or 0) >= step)
+        self.until(lambda: (self.job(job)["step"] or 0) >= step, what=f"step {step} of job {job}")
 
     def until_done(self, *jobs: int, seconds: float = 240.0) -> None:
         ended = {"DONE", "FAILED", "CANCELLED"}
-        self.until(lambda: all(self.job(job)["state"] in ended for job in jobs), seconds)
+        self.until(lambda: all(self.job(job)["state"] in ended for job in jobs), seconds, f"the end of jobs {jobs}")
         for job in jobs:
             assert self.job(job)["state"] == "DONE", self.story()
 
@@ -216,10 +215,10 @@ class Cluster:
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in paths if path.exists())
 
     def story(self) -> str:
-        with contextlib.suppress(Exception):
-            lines = [json.dumps(event) for event in self.events() if event["kind"] != "PlanAdopted"]
-            return "\n".join(lines[-60:]) + self.logs()
-        return self.logs()
+        """What has happened to jobs, as far as the daemon tells it."""
+        with Client(self.home) as client:  # no waiting for a daemon that is away
+            rows = client.get("/v1/events?limit=10000")["events"]
+        return "\n".join([json.dumps(event) for event in rows if event["kind"] != "PlanAdopted"][-60:])
 
     # --- the end
 
@@ -277,12 +276,11 @@ class Cluster:
             if agent.poll() is None:
                 agent.terminate()
                 agent.wait(PATIENCE_S)
-        end = time.monotonic() + PATIENCE_S
-        while (left := self.tagged() + self.ours()) and time.monotonic() < end:
-            time.sleep(0.05)
-        for pid in left:
-            kill(pid)
-        assert not left, f"processes were left: {left}\n{self.logs()}"
+        try:
+            until(lambda: not self.tagged() + self.ours(), "the end of its processes", folders=[self.home])
+        finally:
+            for pid in self.tagged() + self.ours():
+                kill(pid)
         journal = SqliteJournal(self.home / "ledger.sqlite", lease_check=None)
         try:
             world = journal.load()

@@ -19,6 +19,7 @@ import pytest
 from hpcdl.agent.supervisor.processes import process_of
 from hpcdl.client import Client
 from hpcdl.wire.access import read_access
+from tests.support.waiting import until
 from tests.system.cluster import PATIENCE_S, TRAINER, Cluster, kill
 from tests.system.proxy import Proxy
 
@@ -104,8 +105,7 @@ def test_daemon_killed_during_500_submits(make_cluster: MakeCluster) -> None:
     for thread in threads:
         thread.start()
     for _ in range(2):
-        while len(acknowledged) < 60 and any(thread.is_alive() for thread in threads):
-            time.sleep(0.002)
+        until(lambda: len(acknowledged) >= 60 or not any(thread.is_alive() for thread in threads), "60 answers")
         cluster.kill_daemon()
         cluster.start()
     for thread in threads:
