@@ -392,8 +392,8 @@ class SlurmCluster:
     def wait_for(self, condition: Callable[[], object], seconds: float = PATIENCE_S, what: str = "luck") -> None:
         until(condition, what, seconds, folders=[self.folder])
 
-    def until_state(self, job: str, *states: str) -> None:
-        self.wait_for(lambda: self.state(job) in states, what=f"{' or '.join(states)} of job {job}")
+    def until_state(self, job: str, *states: str, seconds: float = PATIENCE_S) -> None:
+        self.wait_for(lambda: self.state(job) in states, seconds, f"{' or '.join(states)} of job {job}")
 
     def logs(self) -> str:
         """The ends of all logs and outputs, for a failure's message."""
