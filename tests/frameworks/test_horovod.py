@@ -13,8 +13,9 @@ import pytest
 
 from hpcdl.trainer.horovod_rendezvous import HOST, INTERFACE, NODE, Rendezvous, sizes, slot
 from tests.frameworks.trained import ENDED, HERE, PATIENCE_S, PYTHON, ROOT, Trained
+from tests.support.waiting import until
 from tests.system.cluster import Cluster, kill
-from tests.trainer.supervisor import supervisor, until
+from tests.trainer.supervisor import supervisor
 
 BIN = Path(PYTHON).parent
 NOT_BUILT = BIN.parent / "horovod-not-built"

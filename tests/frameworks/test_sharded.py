@@ -11,6 +11,7 @@ import pytest
 
 from hpcdl.trainer import checkpoints
 from tests.support.ports import free_port
+from tests.support.waiting import until
 from tests.trainer.preloaded import PLAIN, ROOT, Forked, Preloaded, ended, preloaded
 
 pytestmark = [
@@ -135,13 +136,11 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(runs: Runs, more: 
 
 
 def until_all(processes: Sequence[Forked], paths: Sequence[Path], runs: Runs) -> None:
-    import time
+    def come_or_never() -> bool:
+        return all(path.exists() for path in paths) or any(each.poll() is not None for each in processes)
 
-    end = time.monotonic() + SLOW_S
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < end, runs.log()
-        assert all(each.poll() is None for each in processes), runs.log()
-        time.sleep(0.02)
+    until(come_or_never, "all files", SLOW_S, story=runs.log)
+    assert all(path.exists() for path in paths), runs.log()
 
 
 @pytest.mark.parametrize("more", [[], ["--asynchronous"]])

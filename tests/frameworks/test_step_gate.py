@@ -7,7 +7,8 @@ import pytest
 
 from hpcdl.trainer.step_gate import COUNT
 from tests.frameworks.trained import HERE, PYTHON
-from tests.trainer.supervisor import supervisor, until
+from tests.support.waiting import until
+from tests.trainer.supervisor import supervisor
 from tests.trainer.test_step_gate import boundaries, controller
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
