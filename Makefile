@@ -1,8 +1,11 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
-# make test    every test, four at a time; on a real Slurm and in Chromium too, which it installs where it may   (JOBS=N)
+# make test    every part of hpcdl, four tests at a time; on a real Slurm and in Chromium too, which it installs where it may   (JOBS=N)
+# make test-pure   of these, the ones without a daemon, an agent or a trainer
+# make test-all    everything: repetitions, long stories, all of the frameworks, bare machines; hours
 # make test-frameworks   trainers of the real PyTorch, TensorFlow, JAX, Horovod and others, and what holds; installs them   (30 minutes)
 # make smoke-frameworks   one trainer of each of these, suspended, resumed and done, two at a time; installs them, too   (6 minutes)
+# make test-bare   `make demo` and `make test` on a bare Debian 12 and 13, as root and as a user; needs root, unshare, debootstrap   (RELEASES= USERS= COMMANDS= ARGS=)
 # make lint    formatting, ruff, mypy; the trainer library on Python 3.8
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made
@@ -15,7 +18,7 @@ JOBS   ?= 4
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 
-.PHONY: help venv demo smoke test expect test-frameworks smoke-frameworks lint clean
+.PHONY: help venv demo smoke test test-pure test-all test-long install-test install-programs install-frameworks expect test-frameworks smoke-frameworks test-bare lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -39,26 +42,48 @@ smoke: venv
 	@$(BIN)/python -m tests.smoke
 
 # Many tests wait for processes, and start hundreds of them, which is faster where what was compiled is kept.
-test: expect $(VENV)/.installed-test
+PYTEST := exec env PYTHONDONTWRITEBYTECODE= .ci/pytest $(BIN)/python --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test: expect install-test install-programs
+	$(PYTEST) $(if $(filter no,$(PURE)),-m "not pure") $(ARGS)
+
+test-pure: install-test
+	$(PYTEST) -m pure $(ARGS)
+
+# One part that fails keeps none from the others.
+test-all: install-test
+	@exec .ci/parts --all test-long test-frameworks test-bare
+
+test-long: expect install-test install-programs
+	HPCDL_TEST_ALL=1 $(PYTEST) $(ARGS)
+
+install-test: $(VENV)/.installed-test
+
+install-programs:
 	@.ci/slurm
 	@.ci/chromium
-	PYTHONDONTWRITEBYTECODE= .ci/pytest $(BIN)/python --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@.ci/tools $(BIN)/python
 
 expect:
-	@echo "hpcdl: every test: about 12 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
-	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm and Chromium, where it may (.ci/slurm, .ci/chromium)"
+	@echo "hpcdl: tests of every part: about 9 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
+	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm, Chromium and others, where it may (.ci/slurm, .ci/chromium)"
 
 $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt $(wildcard tests/frameworks/older/*.txt) constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
 	@.ci/frameworks $(FRAMEWORKS) $(BIN)/python
 	@touch $@
 
+install-frameworks: $(FRAMEWORKS)/.installed
+
 # Too large for `make test`. One at a time: each of these imports takes a core for seconds.
 test-frameworks: $(VENV)/.installed-test $(FRAMEWORKS)/.installed
-	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -v tests/frameworks $(ARGS)
+	exec env HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -v tests/frameworks $(ARGS)
 
 # Whoever is done first takes tests from the other one.
 smoke-frameworks: $(VENV)/.installed-test $(FRAMEWORKS)/.installed
-	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -m smoke --numprocesses 2 --dist worksteal tests/frameworks $(ARGS)
+	exec env HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) .ci/pytest $(BIN)/python -m smoke --numprocesses 2 --dist worksteal tests/frameworks $(ARGS)
+
+test-bare:
+	@RELEASES="$(RELEASES)" USERS="$(USERS)" COMMANDS="$(COMMANDS)" ARGS='$(ARGS)' PYTHON="$(PYTHON)" exec .ci/bare
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .

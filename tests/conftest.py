@@ -9,10 +9,28 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from tests.slurm.cluster import missing, version
+from tests.support.extent import ALL
 from tests.support.leftovers import Session
 from tests.support.scene import Scenes
 
-LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
+PURE = {
+    *(
+        "adaptive",
+        "baselines",
+        "batch",
+        "config",
+        "core",
+        "deeppool",
+        "estimators",
+        "genie",
+        "harvest",
+        "marble",
+        "milp",
+    ),
+    *("placement", "report", "sidecar", "sim", "solver", "wire"),
+    *("test_docs.py", "test_floors.py", "test_packaging.py", "test_policy.py"),
+}
+SLOW = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
 
 # However slow the machine is, and the same cases each time unless more of them are asked for (tests/support/seeds.py).
 settings.register_profile(
@@ -76,12 +94,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Scenes())
+    config.addinivalue_line("markers", "pure: without a daemon, an agent or a trainer; by its folder")
+    config.addinivalue_line("markers", "long: for `make test-all`, and where it is asked for by its name")
     config.addinivalue_line("markers", "real_slurm: runs on a real Slurm; given to whatever asks for such a cluster")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not (ALL or any("::" in argument for argument in config.args)):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     said = missing()
     for item in items:
+        if _folder(item) in PURE:
+            item.add_marker("pure")
         if "slurm_packages" in getattr(item, "fixturenames", ()):
             item.add_marker("real_slurm")  # the folder is a keyword of its own
             if said and os.environ.get("HPCDL_REQUIRE_SLURM") != "1":
@@ -92,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     """Files that wait for processes come first: a file is not shared out, so a long one that began last would end
     long after all others."""
-    return LONG.index(_folder(item)) if _folder(item) in LONG else len(LONG)
+    return SLOW.index(_folder(item)) if _folder(item) in SLOW else len(SLOW)
 
 
 def _folder(item: pytest.Item) -> str:

@@ -16,6 +16,7 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.wire import messages as msg
 from tests.agent.conftest import ATTACH, CHANNEL
 from tests.agent.daemon import Agents, Daemon
+from tests.support.extent import one_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -153,8 +154,10 @@ def test_an_agent_killed_while_its_part_rescales(daemon: Daemon, agents: Agents,
     assert (kinds.count("AtGate"), kinds.count("Reformed"), kinds.count("Exited")) == (1, 2, 1)
 
 
-@pytest.mark.parametrize("forget", ["before", "after", "never"])
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    ("killed", "forget"),
+    one_of((True, "before"), (True, "after"), (True, "never"), (False, "before"), (False, "after"), (False, "never")),
+)
 def test_a_node_that_left_joins_the_same_incarnation_again(
     daemon: Daemon, agents: Agents, home: Path, forget: str, killed: bool
 ) -> None:

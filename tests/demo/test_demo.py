@@ -19,6 +19,9 @@ from tests.support.waiting import until
 from tests.trainer.supervisor import ROOT
 
 DEADLINE_S = 240.0
+SCALES = (60, 20, 5)
+"""Nothing is suspended that has not trained for longer than three starts (core/rules/exemption.py), and a pause of a
+busy machine turns events round: both count less where jobs take longer."""
 
 
 class Demo:
@@ -62,21 +65,30 @@ class Demo:
         self.process.wait()
 
 
-@pytest.mark.flaky(reruns=1, reason="at 60 times its speed, a loaded machine's starts may be too slow for a suspension")
+@pytest.mark.long
+@pytest.mark.timeout(3 * 900)
 def test_set_three_from_beginning_to_end(tmp_path: Path) -> None:
-    demo = Demo(tmp_path, "--scale", "60", "--report", "report")
-    try:
-        assert demo.process.wait(DEADLINE_S) == 0, demo.text()
-    finally:
-        demo.close()
-    text = demo.text()
+    """At the first of SCALES at which this machine is quick enough. At any of them all jobs have to be right."""
+    for scale in SCALES:
+        folder = tmp_path / str(scale)
+        folder.mkdir()
+        demo = Demo(folder, "--scale", str(scale), "--report", "report")
+        try:
+            code = demo.process.wait(900)
+        finally:
+            demo.close()
+        text = demo.text()
+        assert code == 0 or "the simulator did not tell the truth" in text, text
+        assert "6 of 6 jobs are DONE with the right weights" in text
+        if code == 0 and "Inception-v3 suspended" in text:
+            break
+    assert code == 0, text
     assert re.search(r"Inception-v3 suspended on 3 GPUs \(saved at step \d+ in [\d.]+ s\)", text)
     assert re.search(r"Inception-v3 resumed on 4 GPUs as primary", text)
-    assert "6 of 6 jobs are DONE with the right weights" in text
     assert "bit-identical to those of a training that never was" in text
     assert demo.left() == []
     assert demo.homes() == []  # removed
-    report = tmp_path / "report"
+    report = folder / "report"
     assert sorted(path.name for path in report.iterdir()) == [
         "comparison.html",
         "fifo-exclusive.html",
@@ -85,13 +97,12 @@ def test_set_three_from_beginning_to_end(tmp_path: Path) -> None:
     ]
     summary = json.loads((report / "summary.json").read_text())
     assert list(summary) == ["schema", "scale", "runs", "reduction"]
-    assert (summary["schema"], summary["scale"]) == (1, 60)
+    assert (summary["schema"], summary["scale"]) == (1, scale)
     marble, exclusive = summary["runs"]
     assert (marble["policy"], exclusive["policy"]) == ("marble", "fifo-exclusive")
     assert marble["suspends"] >= 1
     assert exclusive["suspends"] == 0
-    assert marble["makespan_s"] == pytest.approx(60 * marble["wall_s"], abs=0.1)
-    # At this speed a second of a loaded machine counts a minute, so the bound is loose; at the default it is 30 %.
+    assert marble["makespan_s"] == pytest.approx(scale * marble["wall_s"], abs=0.1)
     assert summary["reduction"] == pytest.approx(1 - marble["makespan_s"] / exclusive["makespan_s"], abs=1e-3)
     for each in (marble, exclusive):
         assert set(each) == {"policy", "makespan_s", "wall_s", "utilisation", "suspends", "jobs"}

@@ -8,12 +8,14 @@ import pytest
 from tests.guides.session import Command, File, matches, shell, steps
 
 ROOT = Path(__file__).parents[2]
-GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}-guide.md" for name in ("policy", "trainer", "user"))]
+GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}-guide.md" for name in ("policy", "user", "trainer"))]
 TYPING_S = 800
 """A guide waits for real trainers."""
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide", [*GUIDES[:-1], pytest.param(GUIDES[-1], marks=pytest.mark.long)], ids=lambda path: path.stem
+)
 @pytest.mark.timeout(TYPING_S)
 def test_a_guide_does_what_it_shows(guide: Path, tmp_path: Path) -> None:
     (tmp_path / "jobscripts").symlink_to(ROOT / "jobscripts")

@@ -9,6 +9,7 @@ import pytest
 from tests.lsf.cluster import LsfCluster, hosts_of
 from tests.lsf.emulator.records import Queue
 from tests.lsf.home import LsfHome
+from tests.support.extent import one_of
 from tests.system.batch import overlaps, site_file
 from tests.system.cluster import kill
 
@@ -33,6 +34,7 @@ def make_home(make_lsf: MakeLsf, tmp_path: Path) -> Iterator[MakeHome]:
         home.stop()
 
 
+@pytest.mark.long
 def test_six_jobs_share_an_allocation_of_two_nodes(make_lsf: MakeLsf, make_home: MakeHome) -> None:
     """As on Summit: a launch node, -nnodes, jsrun."""
     home = make_home(make_lsf(launch_node="batch1", node_jobs=True, slots=42), policy="marble")
@@ -82,6 +84,7 @@ def test_the_run_limit_comes_in_the_middle_and_the_next_allocation_goes_on(
     assert not overlaps(record)
 
 
+@pytest.mark.long
 def test_the_daemon_is_killed_in_its_allocation_and_moves_to_the_next(make_lsf: MakeLsf, make_home: MakeHome) -> None:
     """Also while LSF does not answer, which harms no trainer and is told once."""
     lsf = make_lsf()
@@ -145,7 +148,7 @@ def killable() -> tuple[Queue, ...]:
     )
 
 
-@pytest.mark.parametrize("how", ["notice", "kill", "requeue"])
+@pytest.mark.parametrize("how", one_of("kill", "notice", "requeue"))
 def test_a_trainer_goes_on_when_its_pilots_are_preempted(
     make_lsf: MakeLsf, make_home: MakeHome, tmp_path: Path, how: str
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_trainer_goes_on_when_its_pilots_are_preempted(
     home.check_checkpoints(job)
 
 
+@pytest.mark.long
 def test_a_pilot_fills_the_hole_before_a_large_job(make_lsf: MakeLsf, make_home: MakeHome, tmp_path: Path) -> None:
     """A host is busy, a job of three waits for it: until then the other two train."""
     lsf = make_lsf()

@@ -84,6 +84,7 @@ def scene(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Scene]:
 WRONG = (standins.EMPTY, standins.GARBAGE, standins.HEADER, standins.ERROR, standins.CUT, standins.FAILS)
 
 
+@pytest.mark.long
 def test_nothing_is_concluded_from_a_squeue_that_answers_wrongly(scene: Scene) -> None:
     """Three polls each of nothing, garbage, no row, an error with exit code 0, a cut row, rows with exit code 3."""
     for wrong in (*WRONG, standins.WITHOUT_LAST):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcdl.agent.supervisor import processes
+from tests.support.extent import one_of
 from tests.system.cluster import Cluster, kill
 
 pytestmark = pytest.mark.timeout(600)
@@ -42,7 +43,7 @@ def nobody(cluster: Cluster, line: dict[str, Any]) -> None:
     """Only what follows ends it."""
 
 
-@pytest.mark.parametrize("how", [supervisor, both, agent_first, nobody])
+@pytest.mark.parametrize("how", one_of(both, supervisor, agent_first, nobody))
 def test_what_hides_ends_with_its_job(make_cluster: Callable[..., Cluster], tmp_path: Path, how: Kill) -> None:
     cluster = make_cluster(gpus=1).start()
     file = tmp_path / "hidden.pid"

@@ -366,6 +366,7 @@ def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: Mak
         proxy.close()
 
 
+@pytest.mark.long
 def test_a_network_that_swallows_everything(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """No end hears that the other is gone: both find out by their own pings, and the trainer goes on meanwhile."""
     cluster = make_cluster(gpus=1).start()
@@ -430,6 +431,7 @@ def test_an_agent_whose_daemon_was_killed_before_it_began_does_not_stay(cluster:
     assert done.stderr == f"hpcdl agent: the daemon that started this agent, process {dead.pid}, is gone\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1))
 def test_random_kills_over_a_queue(make_cluster: MakeCluster, seed: int) -> None:
     """A few of what benchmarks/torture.py does in the hundreds."""

@@ -16,6 +16,7 @@ import pytest
 
 from hpcdl.client import Client
 from hpcdl.ledger.high_water_mark import NAME, NOW
+from tests.support.extent import one_of
 from tests.system.cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]
@@ -152,7 +153,7 @@ def test_attempts_after_a_restore_have_numbers_of_their_own(make_cluster: MakeCl
     assert "Stale" not in cluster.logs()
 
 
-@pytest.mark.parametrize("kept", ["all but tls", "ledger and checkpoints"])
+@pytest.mark.parametrize("kept", one_of("ledger and checkpoints", "all but tls"))
 def test_jobs_go_on_where_only_what_must_not_be_lost_was_kept(make_cluster: MakeCluster, kept: str) -> None:
     """As docs/operations.md says: a new instance, and maybe a new machine, but the jobs and their work are the same."""
     cluster = make_cluster(gpus=1).start()
@@ -181,7 +182,7 @@ def test_jobs_go_on_where_only_what_must_not_be_lost_was_kept(make_cluster: Make
     assert ready[-1] >= 5, "it went on from its checkpoint"
 
 
-@pytest.mark.parametrize("made", ["at rest", "beside a daemon"])
+@pytest.mark.parametrize("made", one_of("beside a daemon", "at rest"))
 def test_a_daemon_of_a_copy_leaves_what_the_original_runs(make_cluster: MakeCluster, made: str) -> None:
     original = make_cluster(gpus=1).start()
     original.hold()
@@ -256,7 +257,7 @@ def test_a_copy_does_not_take_the_folder_of_a_job_that_the_original_runs(
     copy.cli("cancel", str(job))
 
 
-@pytest.mark.parametrize("how", ["emptied", "removed", "wal deleted", "wal cut"])
+@pytest.mark.parametrize("how", one_of("emptied", "removed", "wal deleted", "wal cut"))
 def test_a_ledger_that_shrank_is_refused(make_cluster: MakeCluster, how: str) -> None:
     cluster = make_cluster(gpus=1).start()
     held(cluster, 20)
@@ -362,6 +363,7 @@ def test_a_home_of_before_marks_gets_one(make_cluster: MakeCluster) -> None:
     assert submit_held(cluster) == 8  # that one had no folder
 
 
+@pytest.mark.long
 def test_what_only_looks_like_a_loss(make_cluster: MakeCluster) -> None:
     """Care of a ledger, a moved home, a copied one, kills: nothing is refused, and ids follow each other."""
     cluster = make_cluster(gpus=1, keep_events=0, snapshot_every=10).start()

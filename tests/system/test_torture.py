@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TORTURE = Path(__file__).parents[2] / "benchmarks" / "torture.py"
 
 
+@pytest.mark.long
 def test_a_short_torture_finds_nothing() -> None:
     argv = [sys.executable, str(TORTURE), "--kills", "12", "--seed", "5", "--gpus", "3", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)

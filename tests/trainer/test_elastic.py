@@ -49,6 +49,7 @@ def stands_still(cluster: Nodes) -> None:
     until(still, "ranks that wait for another")
 
 
+@pytest.mark.long
 def test_a_story_of_memberships(tmp_path: Path, origin: Preloaded) -> None:
     with nodes(tmp_path, origin) as cluster:
         for name in "abc":
