@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.slurm.cluster import SlurmCluster, missing, version
+from tests.slurm.configuration import Options
 from tests.slurm.home import Home
 from tests.system.batch import site_file
 
@@ -219,7 +220,7 @@ def main() -> int:
     given = parser.parse_args()
     if said := missing():
         raise SystemExit(f"no real Slurm to measure: {said}")
-    slurm = SlurmCluster()
+    slurm = SlurmCluster(Options(grace_s=30))
     result: dict[str, Any] = {"slurm": version(), "rounds": given.rounds}
     try:
         result["start"] = round(taken_s(slurm.start), 2)
