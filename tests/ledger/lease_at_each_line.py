@@ -1,12 +1,14 @@
-"""Run by test_lease.py: a process that acquires the lease is killed, or stopped while others go on, at each line of it.
+"""Run by test_lease.py: a process that acquires the lease is killed, or stopped while others go on, at lines of it.
 
-Prints one JSON object of what happened: {"lines": lines of the longest acquire, "bad": [what went wrong]}.
+Which they are: lines.py. Prints one JSON object of what happened: {"lines": lines of the longest acquire, "bad": [what
+went wrong]}.
 """
 
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,35 +16,57 @@ from typing import Any
 from hpcdl.agent.child import dies_with
 from hpcdl.ledger.lease import Lease, LeaseHeld
 from hpcdl.wire.readable import readable
+from tests.ledger.lines import chosen, content
 
 ACTING = ("write_new", "atomic_write")  # of wire/private.py; the rest of it only looks
+EVERY = 10
 
 
-def traced_acquire(home: Path, line: int, signal_number: int, report: int) -> None:
-    """In a child: acquire, with the signal to itself at the given line, and then write the outcome."""
-    seen = 0
+def traced_acquire(home: Path, at_line: Callable[[], None]) -> Lease:
+    """`at_line` is called before each line. Raises LeaseHeld."""
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal seen
         code = frame.f_code
         if not code.co_filename.endswith("ledger/lease.py") and code.co_name not in ACTING:
             return None
         if event == "line":
-            seen += 1
-            if seen == line:
-                os.kill(os.getpid(), signal_number)
+            at_line()
         return trace
 
     sys.settrace(trace)
     try:
-        lease = Lease.acquire(home, now=1e9)
+        return Lease.acquire(home, now=1e9)
+    finally:
+        sys.settrace(None)
+
+
+def signalled_acquire(home: Path, line: int, signal_number: int, report: int) -> None:
+    """In a child: acquire, with the signal to itself at the given line, and then write the outcome."""
+    seen = 0
+
+    def at_line() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == line:
+            os.kill(os.getpid(), signal_number)
+
+    try:
+        lease = traced_acquire(home, at_line)
     except LeaseHeld:
         outcome: dict[str, object] = {"won": False}
     else:
         outcome = {"won": True, "fence": lease.fence, "holds": lease.holds()}
-    finally:
-        sys.settrace(None)
     os.write(report, json.dumps(outcome).encode())
+
+
+def lines_of(home: Path, dead_before: bool) -> tuple[int, list[int]]:
+    """How many lines an acquire comes to, and those at which the signal comes, each in a home of its own."""
+    home.mkdir(mode=0o700)
+    if dead_before:
+        leave_a_dead_holder(home)
+    contents: list[bytes] = []
+    traced_acquire(home, lambda: contents.append(content(home))).release()
+    return len(contents), chosen(contents, EVERY)
 
 
 def in_child(home: Path, line: int, signal_number: int) -> tuple[int, int]:
@@ -53,7 +77,7 @@ def in_child(home: Path, line: int, signal_number: int) -> tuple[int, int]:
     if pid == 0:
         try:
             dies_with(me)()  # also while it is stopped
-            traced_acquire(home, line, signal_number, writer)
+            signalled_acquire(home, line, signal_number, writer)
             os.kill(os.getpid(), signal.SIGSTOP)  # alive until the parent has looked
         finally:
             os._exit(1)
@@ -80,17 +104,15 @@ def finished(reader: int) -> dict[str, Any]:
     return outcome
 
 
-def killed_at(home: Path, line: int, dead_before: bool, bad: list[str]) -> bool:
-    """Kill at the line; the next acquire must succeed with a higher fence. True while the line was reached."""
+def killed_at(home: Path, line: int, dead_before: bool, bad: list[str]) -> None:
+    """Kill at the line; the next acquire must succeed with a higher fence."""
     home.mkdir(mode=0o700)
     if dead_before:
         leave_a_dead_holder(home)
     pid, reader = in_child(home, line, signal.SIGKILL)
     outcome = os.read(reader, 4096)  # end of file: it was killed
     os.close(reader)
-    if outcome:
-        end(pid)
-        return False
+    assert not outcome, f"line {line} was not reached"
     os.waitpid(pid, 0)
     lease = Lease.acquire(home, now=1e9)
     again_was_refused = False
@@ -104,20 +126,16 @@ def killed_at(home: Path, line: int, dead_before: bool, bad: list[str]) -> bool:
     if names != ["fence", f"lease.{lease.fence}"]:
         bad.append(f"killed at {line}: left {names}")
     lease.release()
-    return True
 
 
-def stopped_at(home: Path, line: int, dead_before: bool, release: bool, bad: list[str]) -> bool:
-    """Stop at the line, let another acquire (and release), go on: one of the two holds it. True while reached."""
+def stopped_at(home: Path, line: int, dead_before: bool, release: bool, bad: list[str]) -> None:
+    """Stop at the line, let another acquire (and release), go on: one of the two holds it."""
     home.mkdir(mode=0o700)
     if dead_before:
         leave_a_dead_holder(home)
     pid, reader = in_child(home, line, signal.SIGSTOP)
-    os.waitpid(pid, os.WUNTRACED)  # at the line, or at its end
-    if readable([reader], 0.0):
-        os.close(reader)
-        end(pid)
-        return False
+    os.waitpid(pid, os.WUNTRACED)
+    assert not readable([reader], 0.0), f"line {line} was not reached"
     try:
         mine: Lease | None = Lease.acquire(home, now=1e9)
     except LeaseHeld:
@@ -135,22 +153,20 @@ def stopped_at(home: Path, line: int, dead_before: bool, release: bool, bad: lis
     end(pid)
     if mine is not None:
         mine.release()
-    return True
 
 
 def main(folder: Path) -> None:
     bad: list[str] = []
-    lines = 0
+    counts = []
     for dead_before in (False, True):
-        line = 1
-        while killed_at(folder / f"k{int(dead_before)}-{line}", line, dead_before, bad):
-            line += 1
-        lines = max(lines, line)
-        for release in (False, True):
-            line = 1
-            while stopped_at(folder / f"s{int(dead_before)}{int(release)}-{line}", line, dead_before, release, bad):
-                line += 1
-    print(json.dumps({"lines": lines, "bad": bad}))
+        name = f"{int(dead_before)}"
+        count, lines = lines_of(folder / f"l{name}", dead_before)
+        counts.append(count)
+        for line in lines:
+            killed_at(folder / f"k{name}-{line}", line, dead_before, bad)
+            for release in (False, True):
+                stopped_at(folder / f"s{name}{int(release)}-{line}", line, dead_before, release, bad)
+    print(json.dumps({"lines": max(counts), "bad": bad}))
 
 
 main(Path(sys.argv[1]))

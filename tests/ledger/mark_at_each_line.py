@@ -1,8 +1,9 @@
 """Run by test_high_water_mark.py: a process that opens a ledger with its mark and records submits is killed.
 
-A child is killed at each STEPth line of FILES that it comes to.
+A child is killed at lines of FILES that it comes to (lines.py).
 
-Prints one JSON object of what happened: {"lines": by case, how many lines there were, "bad": [what went wrong]}.
+Prints one JSON object of what happened: {"lines": by case, how many lines there were, "kills": how many of them a child
+was killed at, "bad": [what went wrong]}.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,14 +20,14 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.job import JobSpec
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.integrity import LedgerShrank, UsableLedger, open_resumed
+from tests.ledger.lines import chosen, content
 
 FILES = ("ledger/high_water_mark.py", "ledger/integrity.py", "ledger/backup_stamp.py", "ledger/journal.py")
 ACTING = ("write_new", "atomic_write", "begin_above")
 NOW = 1e9
 KNOWN = 9
 """Jobs that were acknowledged before the case begins."""
-STEP = 9
-"""Every so manyth line of a case; the cases, which have most lines in common, begin at another one each."""
+EVERY = 100
 
 
 def opened(home: Path, accept_loss: bool) -> UsableLedger:
@@ -45,42 +47,56 @@ def submit(journal: SqliteJournal) -> int:
     return number
 
 
-def killed_at(home: Path, line: int, accept_loss: bool) -> tuple[list[int], bool, int]:
-    """The ids that a child acknowledged before it was killed at that line; whether it was; and its lines."""
+def acknowledged(home: Path, accept_loss: bool, writer: int, at_line: Callable[[], None]) -> None:
+    """Opens the ledger and submits two jobs, whose ids are written down; `at_line` is called before each line."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.endswith(FILES) and code.co_name not in ACTING:
+            return None
+        if event == "line":
+            at_line()
+        return trace
+
+    sys.settrace(trace)
+    resumed = opened(home, accept_loss)
+    begin(resumed)
+    for _ in range(2):
+        os.write(writer, b"%d\n" % submit(resumed.journal))
+    resumed.journal.close()
+    sys.settrace(None)
+
+
+def lines_of(home: Path, accept_loss: bool) -> tuple[int, list[int]]:
+    """How many lines there are, and those to be killed at."""
+    contents: list[bytes] = []
+    with open(os.devnull, "wb") as nowhere:
+        acknowledged(home, accept_loss, nowhere.fileno(), lambda: contents.append(content(home)))
+    return len(contents), chosen(contents, EVERY)
+
+
+def killed_at(home: Path, line: int, accept_loss: bool) -> list[int]:
+    """The ids that a child acknowledged before it was killed at that line; 0: it comes to its end."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         seen = 0
 
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
+        def at_line() -> None:
             nonlocal seen
-            code = frame.f_code
-            if not code.co_filename.endswith(FILES) and code.co_name not in ACTING:
-                return None
-            if event == "line":
-                seen += 1
-                if seen == line:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
+            seen += 1
+            if seen == line:
+                os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            sys.settrace(trace)
-            resumed = opened(home, accept_loss)
-            begin(resumed)
-            for _ in range(2):
-                os.write(writer, b"%d\n" % submit(resumed.journal))
-            resumed.journal.close()
-            sys.settrace(None)
-            os.write(writer, b"lines %d\n" % seen)
+            acknowledged(home, accept_loss, writer, at_line)
         finally:
             os._exit(0)
     os.close(writer)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) == bool(line)
     with os.fdopen(reader) as file:
-        words = file.read().split()
-    if "lines" in words:
-        return [int(word) for word in words[:-2]], False, int(words[-1])
-    return [int(word) for word in words], True, 0
+        return [int(word) for word in file.read().split()]
 
 
 def check(case: str, home: Path, line: int, answered: list[int], bad: list[str]) -> None:
@@ -136,19 +152,21 @@ def prepare(case: str, home: Path) -> None:
 def main(folder: Path) -> None:
     bad: list[str] = []
     counts: dict[str, int] = {}
-    for first, case in enumerate(("whole", "backup", "loss of all", "old home"), 1):
+    kills: dict[str, int] = {}
+    home = folder / "home"
+    for case in ("whole", "backup", "loss of all", "old home"):
         template = folder / case.replace(" ", "-")
         prepare(case, template)
-        line, more = first, True
-        while more:
-            home = folder / "home"
+        shutil.copytree(template, home)
+        counts[case], lines = lines_of(home, accept_loss=case.startswith("loss"))
+        shutil.rmtree(home)
+        for line in (*lines, 0):
             shutil.copytree(template, home)
-            answered, more, lines = killed_at(home, line, accept_loss=case.startswith("loss"))
+            answered = killed_at(home, line, accept_loss=case.startswith("loss"))
             check(case, home, line, answered, bad)
             shutil.rmtree(home)
-            counts[case] = lines
-            line += STEP
-    print(json.dumps({"lines": counts, "bad": bad}))
+        kills[case] = len(lines)
+    print(json.dumps({"lines": counts, "kills": kills, "bad": bad}))
 
 
 if __name__ == "__main__":

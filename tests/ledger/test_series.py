@@ -1,5 +1,6 @@
 """Series in the ledger: what is written is what was kept, across restarts, failed commits and a full table."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from hpcdl.ledger.series import SeriesChange, SeriesTable
 def path(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
     return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def tables() -> Iterator[Connection]:
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        schema.metadata.create_all(connection)
+        yield connection
+    engine.dispose()
 
 
 def points(*steps: int) -> tuple[Point, ...]:
@@ -82,63 +92,59 @@ def put_job(connection: Connection, job: int, finished_at: float | None) -> None
     connection.execute(insert(schema.job).values(**row, last_detail="", finished_at=finished_at))
 
 
-def test_unfinished_jobs_keep_their_series_while_finished_ones_have_some() -> None:
-    with create_engine("sqlite://").connect() as connection:
-        schema.metadata.create_all(connection)
-        table = SeriesTable(rows=67)
-        ends = {1: None, 2: 9.0, 3: 7.0, 4: 8.0, 5: None, 6: None}
-        for job, finished_at in ends.items():
-            put_job(connection, job, finished_at)
-            table.add([SeriesChange(job, "loss", 0, points(*range(10)))])
-            table.written(table.write(connection))
-        kept = set(ends)
-        for gone in (3, 4, 2, 1):  # those that ended first; at last the oldest of the others
-            table.add([SeriesChange(6, f"loss{gone}", 0, points(*range(10)))])
-            table.written(table.write(connection))
-            kept.remove(gone)
-            assert {job for job in ends if table.read(connection, job)} == kept
+def test_unfinished_jobs_keep_their_series_while_finished_ones_have_some(tables: Connection) -> None:
+    table = SeriesTable(rows=67)
+    ends = {1: None, 2: 9.0, 3: 7.0, 4: 8.0, 5: None, 6: None}
+    for job, finished_at in ends.items():
+        put_job(tables, job, finished_at)
+        table.add([SeriesChange(job, "loss", 0, points(*range(10)))])
+        table.written(table.write(tables))
+    kept = set(ends)
+    for gone in (3, 4, 2, 1):  # those that ended first; at last the oldest of the others
+        table.add([SeriesChange(6, f"loss{gone}", 0, points(*range(10)))])
+        table.written(table.write(tables))
+        kept.remove(gone)
+        assert {job for job in ends if table.read(tables, job)} == kept
 
 
-def test_a_series_whose_first_points_were_dropped_goes_on() -> None:
+def test_a_series_whose_first_points_were_dropped_goes_on(tables: Connection) -> None:
     """In the process that had it, and in one that has read what is left of it."""
-    with create_engine("sqlite://").connect() as connection:
-        schema.metadata.create_all(connection)
-        table = SeriesTable(rows=200)
+    table = SeriesTable(rows=200)
 
-        def write(job: int, series: Series) -> None:
-            first, changed = series.changes()
-            table.add([SeriesChange(job, "loss", first, tuple(changed))])
+    def write(job: int, series: Series) -> None:
+        first, changed = series.changes()
+        table.add([SeriesChange(job, "loss", first, tuple(changed))])
 
-        def flush() -> None:
-            table.written(table.write(connection))
+    def flush() -> None:
+        table.written(table.write(tables))
 
-        series = Series()
-        for step in range(150):
-            series.add(sample(float(step), step, 1.0))
-        write(1, series)
-        flush()
-        table.add([SeriesChange(2, "loss", 0, points(*range(100)))])
-        flush()
-        assert table.read(connection, 1) == {}
-        for step in range(150, 180):
-            series.add(sample(float(step), step, 1.0))
-        write(1, series)
-        flush()
-        series.add(sample(180.0, 180, 1.0))
-        write(1, series)  # waits
-        assert table.read(connection, 1)["loss"] == series.points[150:]
-        flush()
-        table.load(connection)
-        rest = Series(table.read(connection, 1)["loss"])
-        assert rest.points == series.points[150:]
-        for step in range(181, 186):
-            rest.add(sample(float(step), step, 1.0))
-        write(1, rest)
-        assert table.read(connection, 1)["loss"] == rest.points
-        flush()
-        assert table.read(connection, 1)["loss"] == rest.points
-        assert len(rest.points) == 36
-        assert not table.waiting
+    series = Series()
+    for step in range(150):
+        series.add(sample(float(step), step, 1.0))
+    write(1, series)
+    flush()
+    table.add([SeriesChange(2, "loss", 0, points(*range(100)))])
+    flush()
+    assert table.read(tables, 1) == {}
+    for step in range(150, 180):
+        series.add(sample(float(step), step, 1.0))
+    write(1, series)
+    flush()
+    series.add(sample(180.0, 180, 1.0))
+    write(1, series)  # waits
+    assert table.read(tables, 1)["loss"] == series.points[150:]
+    flush()
+    table.load(tables)
+    rest = Series(table.read(tables, 1)["loss"])
+    assert rest.points == series.points[150:]
+    for step in range(181, 186):
+        rest.add(sample(float(step), step, 1.0))
+    write(1, rest)
+    assert table.read(tables, 1)["loss"] == rest.points
+    flush()
+    assert table.read(tables, 1)["loss"] == rest.points
+    assert len(rest.points) == 36
+    assert not table.waiting
 
 
 def test_what_has_diverged_is_found_again(path: Path) -> None:
