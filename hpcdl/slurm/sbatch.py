@@ -125,7 +125,15 @@ _VARIABLES = {
 }  # fmt: skip
 """Variables of a job with the value of an option, by the option."""
 
+_PER_TASK = {"cpus-per-task": "cpu", "gpus-per-task": "gres/gpu"}
+"""Resources in SLURM_TRES_PER_TASK of Slurm 24.11, by the option."""
+
 _MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
+
+
+def _with_kind(resources: str) -> str:
+    """`gres/gpu=a100:2` as Slurm writes it: `gres/gpu:a100=2`."""
+    return re.sub(r"gres/gpu=([^:,]+):(\d+)", r"gres/gpu:\1=\2", resources)
 
 
 def _time(given: WrittenOption) -> float | None:
@@ -270,6 +278,8 @@ class Sbatch(SubmitCommand):
         asked = super().options_of(written)
         found = [(name, last[option].value) for option, name in _VARIABLES.items() if option in last]
         found += [(name, str(_mebibytes(last[option]))) for option, name in _MEMORY.items() if option in last]
+        per_task = ",".join(f"{name}={last[option].value}" for option, name in _PER_TASK.items() if option in last)
+        found += [("SLURM_TRES_PER_TASK", _with_kind(per_task))] if per_task else []
         if asked.tasks is None and asked.tasks_per_node is None and "ntasks-per-gpu" in last and asked.gpus:
             asked = replace(asked, tasks_per_node=asked.gpus * count_of(last["ntasks-per-gpu"]))
         cpus = self._cpus(last, asked)

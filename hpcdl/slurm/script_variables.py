@@ -63,6 +63,7 @@ def script_variables(
         "SLURM_GPUS_ON_NODE": str(gpus),
         "SLURM_JOB_GPUS": ",".join(map(str, range(gpus))),
         "SLURM_SUBMIT_HOST": os.uname().nodename,
+        "SLURM_OOM_KILL_STEP": "0",
     }
     if batch.get("tasks") or batch.get("tasks_per_node"):
         found |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}

@@ -6,6 +6,7 @@ What the script itself has of its batch system is in `slurm/script_variables` an
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from hpcdl.agent.steps.layout import Task, per_node_text
@@ -49,6 +50,8 @@ class SrunVariables:
         found["SLURM_STEP_GPUS"] = ",".join(map(str, seen))
         if self._cpus is not None:
             found["SLURM_CPUS_PER_TASK"] = str(self._cpus)
+            others = re.sub(r"(^|,)cpu=\d+", "", os.environ.get("SLURM_TRES_PER_TASK", "")).strip(",")
+            found["SLURM_TRES_PER_TASK"] = f"cpu={self._cpus},{others}".rstrip(",")
         return found
 
 

@@ -141,7 +141,8 @@ def test_what_jsrun_refuses() -> None:
         assert why in str(error.value)
 
 
-def test_variables_of_tasks() -> None:
+def test_variables_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_TRES_PER_TASK", "cpu=2,gres/gpu=1")
     tasks = spread(StepOptions((0, 1), 3))
     found = SrunVariables(5, NODES, 8)(tasks[2], tasks)
     kept = {name: found[f"SLURM_{name}"] for name in (
@@ -150,6 +151,7 @@ def test_variables_of_tasks() -> None:
     )}  # fmt: skip
     assert list(kept.values()) == ["2", "0", "1", "3", "2", "2,1", "5", "5", "n[1-2]", "3", "2", "2,1", "8", "2"]
     assert found["SLURMD_NODENAME"] == "n2"
+    assert found["SLURM_TRES_PER_TASK"] == "cpu=8,gres/gpu=1"
     of_jsrun = jsrun_variables(tasks[1], tasks)
     assert (of_jsrun["OMPI_COMM_WORLD_RANK"], of_jsrun["OMPI_COMM_WORLD_SIZE"]) == ("1", "3")
     assert (of_jsrun["OMPI_COMM_WORLD_LOCAL_RANK"], of_jsrun["JSM_NAMESPACE_LOCAL_SIZE"]) == ("1", "2")

@@ -135,6 +135,13 @@ def test_all_of_sbatchs_lines(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypa
     assert kept.read_text() == before
 
 
+def test_what_each_task_has_is_a_variable(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
+    (spec,) = sent(fake, hpcdl("submit", sbatch("-n2 --cpus-per-task=3 --gpus-per-task=a100:1")))
+    variables = dict(spec["batch"]["variables"])
+    assert variables["SLURM_CPUS_PER_TASK"] == "3"
+    assert variables["SLURM_TRES_PER_TASK"] == "cpu=3,gres/gpu:a100=1"
+
+
 def test_all_of_bsubs_lines(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     path = bsub(
         "-J net", '-gpu "num=2:gmodel=V100"', "-W 1:00 -q normal", '-w "done(1) && done( 2 )"', "-cwd /tmp",
