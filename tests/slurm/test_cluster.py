@@ -62,7 +62,7 @@ def test_preemption_tells_steps_at_once_and_the_node_is_free_when_they_end(slurm
     other = slurm.submit("exec sleep 100", "-w", "n1", "--exclusive")
     slurm.until_state(other, "RUNNING")  # the grace alone is longer than this waits
     assert told(slurm, job) == {"up", "TERM"}
-    assert slurm.state(job) in ("COMPLETED", "PREEMPTED")  # up to 22.05 only the time of it tells
+    assert slurm.state(job) in ("COMPLETED", "PREEMPTED")  # of 22.05, where only the time of it tells, and of 24.11
     assert slurm.field(job, "PreemptTime").startswith("20")
     assert slurm.nodes(other) == ["n1"]
 
