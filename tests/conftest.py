@@ -13,6 +13,7 @@ from tests.support.extent import ALL
 from tests.support.leftovers import Session
 from tests.support.scene import Scenes
 
+HERE = Path(__file__).parent
 PURE = {
     *(
         "adaptive",
@@ -99,6 +100,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_slurm: runs on a real Slurm; given to whatever asks for such a cluster")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not import what is left out anyway: each worker would take seconds for it."""
+    if collection_path.parent != HERE or collection_path.name == "conftest.py":
+        return None
+    pure = collection_path.name in PURE
+    return {"pure": not pure, "not pure": pure}.get(config.option.markexpr) or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not (ALL or any("::" in argument for argument in config.args)):
@@ -123,7 +132,7 @@ def _turn(item: pytest.Item) -> int:
 
 
 def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+    return item.path.relative_to(HERE).parts[0]
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
