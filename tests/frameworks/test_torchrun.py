@@ -82,7 +82,9 @@ def test_a_rank_that_is_killed_costs_no_retry(cluster: Cluster, tmp_path: Path) 
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    job = submit(cluster, "--gpus", "2", "--steps", "400", "--cwd", str(tmp_path), "--", *launcher, str(script), "400")
+    job = submit(
+        cluster, "--gpus", "2", "--steps", "9999", "--cwd", str(tmp_path), "--", *launcher, str(script), "9999"
+    )
     cluster.until_step(job, 12)
     kill(ranks_of(cluster, 1)[0])
     cluster.until(lambda: cluster.kinds(job).count("StartRequested") == 2)

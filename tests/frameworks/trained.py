@@ -91,7 +91,7 @@ class Trained:
             **env,
         }
         words = [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
-        given = ["--checkpoint-dir", str(here / "checkpoints"), "--grace", "60", *words, *options]
+        given = ["--checkpoint-dir", str(here / "checkpoints"), "--grace", "180", *words, *options]
         answer = self.cluster.cli("submit", "--json", *given, "--", *program, *argv, str(here / "out"))
         self.job = int(answer["jobs"][0]["id"])
         return self.job
