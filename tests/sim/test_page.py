@@ -16,6 +16,7 @@ from hpcdl.sim.page import MOST_JOBS, Run, draws_every_bar, page_of
 from hpcdl.sim.papers.page import papers_page
 from hpcdl.sim.papers.table import PaperRow, PaperTable
 from tests.report.test_page import Checker
+from tests.support.extent import one_of
 
 EVIL = "<b>bold</b> & \"'"
 PROFILE = Profile("m", ((1, 1, 1.0), (1, 2, 1.8), (1, 4, 3.0)), startup_s=10, save_s=5, resume_s=10, power_w=300)
@@ -134,7 +135,9 @@ def test_nodes_that_come_and_go_and_profiles_that_are_not_told() -> None:
     assert "Of 2 jobs, policies got another profile" in text
 
 
-@pytest.mark.parametrize(("jobs", "nodes", "listed"), [(MOST_JOBS, 16, True), (10_000, 250, False)])
+@pytest.mark.parametrize(
+    ("jobs", "nodes", "listed"), [(MOST_JOBS, 16, True), *one_of((1_000, 25, False), (10_000, 250, False))]
+)
 def test_size(jobs: int, nodes: int, listed: bool) -> None:
     runs = [made(jobs, nodes, policy, seed) for seed, policy in enumerate(("marble", "adaptive", "fifo"))]
     assert draws_every_bar([run.history for run, _ in runs]) == listed

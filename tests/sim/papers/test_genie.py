@@ -90,6 +90,7 @@ def test_light_profiles_are_within_the_papers_error(model: str, kind: str) -> No
     assert figures.light_profile(truth, 1) != told
 
 
+@pytest.mark.long
 def test_genie_comes_out_as_the_probe_found() -> None:
     found = figures.measure(("genie",), figures.SEEDS, lambda seed: genie(5, seed))["genie"]
     assert fmean(each.qos for each in found) == pytest.approx(0.924, abs=0.01)

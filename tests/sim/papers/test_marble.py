@@ -19,6 +19,7 @@ from hpcdl.sim.papers.marble import (
 )
 from hpcdl.sim.papers.optimus import PERIOD_S
 from hpcdl.sim.papers.table import PaperRow, PaperTable
+from tests.support.extent import one_of
 
 SINGLE = ("set 1", "set 2", "set 3")
 MULTI = ("set 4", "set 5", "set 6")
@@ -90,7 +91,7 @@ def test_noise_is_seeded_and_only_in_what_is_believed() -> None:
     assert untold.points == first.points
 
 
-@pytest.mark.parametrize("speed", [COUNTED_TOGETHER, 1.0])
+@pytest.mark.parametrize("speed", one_of(COUNTED_TOGETHER, 1.0))
 def test_every_reduction_on_several_nodes_is_higher_than_marbles(speed: float) -> None:
     table = several_nodes("sets", speed)
     for workload in MULTI:
