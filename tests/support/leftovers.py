@@ -27,6 +27,8 @@ from hpcdl.agent.supervisor.processes import Process
 VARIABLE = "TESTS_OF_HPCDL"
 PATIENCE_S = 60.0
 """For what is on its way out when the last test is over."""
+KILL_S = 60.0
+"""For what is killed to be gone: a chain, in which each starts the next and ends, is hard to catch under load."""
 REAP_S = 0.02
 LOOK_S = 0.5
 
@@ -111,13 +113,15 @@ class Session:
         return any(f"{test.partition('::')[0]}::" in said for test in self.failed)
 
     def _kill(self) -> None:
-        processes.kill_all(self._named, PATIENCE_S)
+        processes.kill_all(self._named, KILL_S)
         if self._adopts:  # a chain too, in which each starts the next and ends
-            processes.kill_own_children(self._workers.__contains__, self._reap, PATIENCE_S)
+            processes.kill_own_children(self._workers.__contains__, self._reap, KILL_S)
 
     def _described(self, pid: int) -> str:
         """Of a chain, another link may be all that can still be looked at."""
-        for _ in range(100):
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end and (os.path.exists(f"/proc/{pid}") or self._orphans()):
+            self._reap()
             for each in (pid, *self._orphans()):
                 if command := _command(each):
                     test = processes.variable(each, "PYTEST_CURRENT_TEST") or self._during.get(command, "")
