@@ -6,13 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.extent import one_of
 from tests.support.leftovers import VARIABLE
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "pytest"
@@ -85,7 +86,7 @@ def temporary(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["script", "group", "alone"])
+@pytest.fixture(params=one_of("script", "group", "alone"))
 def ended(request: pytest.FixtureRequest, temporary: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has SIGTERM in the middle of a test: the script, all of its group, or a pytest without workers."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != VARIABLE}
@@ -97,11 +98,8 @@ def ended(request: pytest.FixtureRequest, temporary: Path) -> Iterator[subproces
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:
-            end = time.monotonic() + 180
-            while not any(b"\0HPCDL_TAG=" in environment for environment in environments(temporary).values()):
-                assert process.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.05)
+            until(lambda: process.poll() is not None or trains(temporary), "a trainer", folders=[temporary])
+            assert process.poll() is None
             if request.param == "group":
                 os.killpg(process.pid, signal.SIGTERM)
             else:
@@ -123,6 +121,10 @@ def environments(temporary: Path) -> dict[int, bytes]:
                 if f"TMPDIR={temporary}".encode() in environment:
                     rows[int(entry.name)] = environment
     return rows
+
+
+def trains(temporary: Path) -> bool:
+    return any(b"\0HPCDL_TAG=" in environment for environment in environments(temporary).values())
 
 
 def test_a_run_that_is_ended_leaves_nothing(ended: subprocess.Popen[bytes], temporary: Path) -> None:
