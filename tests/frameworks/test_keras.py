@@ -17,7 +17,7 @@ TENSORFLOW = [
     ("scaled", (12,)),
 ]
 OTHERS = [("torch", "plain", (12,)), ("torch", "scaled", (12,)), ("jax", "plain", (3, 16)), ("jax", "pipeline", (12,))]
-SMOKE = (("tensorflow", "scaled"), ("torch", "plain"), ("jax", "plain"))
+SMOKE = (("tensorflow", "scaled"), ("torch", "plain"), ("jax", "pipeline"))
 HOLDS, EXACT = pytest.mark.holds, "suspend, resume bit-exact"
 
 
