@@ -16,12 +16,19 @@ from urllib.parse import parse_qs, urlsplit
 from hpcdl.core.model.arrays import expand
 from hpcdl.core.model.commands import Entry
 from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.world import GpuInfo, Job, Node
+from hpcdl.core.model.world import World as SubmittedWorld
+from hpcdl.daemon.api.rows import RowBuilder
 from hpcdl.daemon.api.submit import submit_of
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.private_files import make_private_folder, write_new
 from hpcdl.wire.tls import make_certificate, server_context
 
 TOKEN = "fake-token-" * 4
+OF_SPEC = ("gpus_min", "gpus_max", "nodes", "nodes_max")
+"""What of a row other keys follow from."""
 
 
 @dataclass
@@ -39,23 +46,14 @@ class World:
     config: dict[str, str] = field(default_factory=lambda: {"policy": "marble", "objective": "makespan"})
 
 
-ABSENT = (
-    "placement", "role", "profile", "step", "total", "started_at", "finished_at", "wait_s", "jct_s", "cause",
-    "exit_code", "eta_s", "metric", "note", "sweep", "saved_step", "queue_position", "annotations", "tags", "links",
-    "not_finite_since",
-)  # fmt: skip
-
-
 def row(number: int, **changes: Any) -> dict[str, Any]:
-    """A job's row as docs/api.md has it."""
-    base: dict[str, Any] = dict.fromkeys(ABSENT)
-    return {
-        **base,
-        "id": number, "name": f"job{number}", "user": "u", "state": "QUEUED", "reason": "needs 1 GPU, 0 free",
-        "gpus_min": 1, "gpus_max": 1, "nodes": 1, "gpus": 0, "incarnation": 0, "submitted_at": 1000.0, "suspends": 0,
-        "failures": 0, "retries_used": 0, "held": False, "detail": "",
-        **changes,
-    }  # fmt: skip
+    """The row that the API has of a job that waits, with these changes. No note, which would be of its state before
+    them."""
+    of_spec = {name: value for name, value in changes.items() if name in OF_SPEC}
+    job = Job(number, JobSpec(("train",), **{"name": f"job{number}", "user": "u"} | of_spec), 1000.0)
+    world = SubmittedWorld(jobs={number: job}, nodes={"n1": Node("n1", (GpuInfo(0, "GPU-0"),), connected=True)})
+    rows = RowBuilder(world, Profiles(), {number: "needs 1 GPU, 0 free"}, job.submitted_at)
+    return rows.job(job) | {"note": None} | changes
 
 
 def specs_of(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
