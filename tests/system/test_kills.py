@@ -432,7 +432,7 @@ def test_an_agent_whose_daemon_was_killed_before_it_began_does_not_stay(cluster:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_kills_over_a_queue(make_cluster: MakeCluster, seed: int) -> None:
     """A few of what benchmarks/torture.py does in the hundreds."""
     import random
