@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,15 @@ def home_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(file: Path) -> Iterator[Import]:
-    yield from _imports(file, ast.parse(file.read_text()), lazy=False)
+@cache
+def tree(file: Path) -> ast.Module:
+    """Read once: several tests walk all of them."""
+    return ast.parse(file.read_text())
+
+
+@cache
+def imports(file: Path) -> tuple[Import, ...]:
+    return tuple(_imports(file, tree(file), lazy=False))
 
 
 def _imports(file: Path, node: ast.AST, *, lazy: bool) -> Iterator[Import]:
@@ -170,7 +178,7 @@ def modules() -> dict[str, Path]:
 def imports_of(file: Path, known: dict[str, Path]) -> set[str]:
     """The modules that a file imports when it is imported itself."""
     found = set()
-    for node in ast.parse(file.read_text()).body:
+    for node in tree(file).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
@@ -240,7 +248,7 @@ SAYS_NOTHING = {"Asked", "Given", "Told", "Found", "Seen", "Wanted", "Stay"}
 def test_class_names_are_unique_and_say_what_they_are() -> None:
     where: dict[str, list[str]] = {}
     for file in files():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
     assert len(where) > 300
@@ -312,7 +320,7 @@ def test_the_pure_packages_touch_nothing() -> None:
         for item in imports(file):
             if (what := impure.get(item.name.split(".")[0])) is not None:
                 errors.append(f"{item}: that is {what}, and hpcdl/{home_of(file)} is pure: values in, values out")
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
                 where = f"{file.relative_to(ROOT)}:{node.lineno}"
                 errors.append(
@@ -324,7 +332,7 @@ def test_the_pure_packages_touch_nothing() -> None:
 def reads_the_time(file: Path) -> list[int]:
     """Lines that read the time of day; monotonic clocks, which measure, are not meant."""
     lines = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Attribute) and (
             ast.unparse(node) in ("time.time", "time.time_ns")
             or (
