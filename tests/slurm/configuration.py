@@ -105,7 +105,9 @@ def slurm_conf(options: Options, folder: Path, host: str, user: str, ports: tupl
 def write(options: Options, folder: Path, host: str, user: str, ports: tuple[int, ...], key: bytes) -> None:
     """Fills an empty folder: etc/, munge/ with its `key`, and one device file a GPU."""
     for name in ("etc", "state", "log", "run", "dev", "munge", "jobs", *(f"spool/{node}" for node in NODES)):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(
+            mode=0o755, parents=True
+        )  # munged refuses a folder that a group may write, as umask 002 has it
     for gpu in range(options.gpus):  # slurmd wants character devices, and takes a link to one
         (folder / "dev" / f"gpu{gpu}").symlink_to("/dev/null")
     (folder / "munge" / "key").touch(0o600)

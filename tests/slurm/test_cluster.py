@@ -170,7 +170,11 @@ def test_the_end_of_its_process_ends_a_cluster(slurm_packages: None) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a cluster as somebody else")
 def test_all_of_it_as_an_ordinary_user(make_slurm: Callable[..., SlurmCluster]) -> None:
-    slurm = make_slurm(user="nobody")
+    mask = os.umask(0o002)  # as Debian's users have it
+    try:
+        slurm = make_slurm(user="nobody")
+    finally:
+        os.umask(mask)
     job = slurm.submit("srun id -un", "-N2", "--gres=gpu:4")
     slurm.until_state(job, "COMPLETED")
     assert slurm.output(job) == "nobody\nnobody\n"
