@@ -6,17 +6,18 @@ from tests.frameworks.trained import HERE, Trained
 
 SCRIPT = str(HERE / "deepspeed_fit.py")
 RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
+HOLDS, EXACT = pytest.mark.holds, "suspend, resume bit-exact"
 
 
 @pytest.mark.parametrize(
     "zero,stops,saved,kill",
     [
-        ("1", (), (8,), {"KILL": "10"}),  # the checkpoint of every 4 steps is what a kill leaves
-        pytest.param("2", (5,), (), {}, marks=pytest.mark.smoke),
-        ("3", (5,), (8,), {"KILL": "10"}),
+        # The checkpoint of every 4 steps is what a kill leaves.
+        pytest.param("1", (), (8,), {"KILL": "10"}, marks=HOLDS("DeepSpeed", "kill -9")),
+        pytest.param("2", (5,), (), {}, marks=[HOLDS("DeepSpeed", EXACT), pytest.mark.smoke]),
+        pytest.param("3", (5,), (8,), {"KILL": "10"}, marks=HOLDS("DeepSpeed", EXACT, "kill -9")),
     ],
 )
-@pytest.mark.holds("DeepSpeed", "suspend, resume bit-exact", "kill -9")
 def test_bit_for_bit(
     trained: Trained, zero: str, stops: tuple[int, ...], saved: tuple[int, ...], kill: dict[str, str]
 ) -> None:
