@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.timeout(900))
+    # Of the smoke tests each of two workers begins with a half, and so these take about the same time.
+    items.sort(key=lambda item: item.path != Path(__file__).with_name("test_torch.py"))
 
 
 @pytest.fixture(scope="module")
