@@ -75,7 +75,7 @@ def hpcdl(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
 def jobs(fake: FakeDaemon) -> FakeDaemon:
     fake.world.jobs = {
         1: row(1, name="resnet", state="RUNNING", gpus=4, gpus_max=6, placement={"n1": [0, 1], "n2": [0, 1]}, nodes=2,
-               step=120, total=900, eta_s=200.0, reason="primary"),
+               step=120, total=900, eta_s=200.0, reason="primary", can_suspend=True),
         2: row(2, name="vgg\x1b[31m\nx", gpus_max=None),
         3: row(3, state="DONE", exit_code=0),
     }  # fmt: skip
