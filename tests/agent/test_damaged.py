@@ -16,6 +16,7 @@ from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.incarnation import Cause
 from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin, supervisor_of
+from tests.support.extent import one_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -121,7 +122,7 @@ def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how:
     assert daemon.heartbeats[-1].damaged == run_folder.kept(agents.run)
 
 
-@pytest.mark.parametrize("name", ["record.jsonl", "lock", "s", "processes"])
+@pytest.mark.parametrize("name", one_of("record.jsonl", "lock", "s", "processes"))
 def test_another_file_of_trainers_that_run(daemon: Daemon, agents: Agents, name: str) -> None:
     jobs = dict(enumerate(("nested", "binary", "empty", "folder", "fifo", "gone", "open"), 1))
     agents.gpus = len(jobs) + 1
@@ -168,7 +169,7 @@ def test_what_is_no_run_folder(daemon: Daemon, agents: Agents) -> None:
     shutil.rmtree(agents.run / "6.1", ignore_errors=True)
 
 
-@pytest.mark.parametrize("how", ["nested", "binary", "empty", "nan", "list"])
+@pytest.mark.parametrize("how", one_of("nested", "binary", "empty", "nan", "list"))
 def test_files_of_the_agent_itself(daemon: Daemon, agents: Agents, how: str) -> None:
     agents.kill(agents.start())
     agents.run.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -180,6 +180,7 @@ def test_a_queue_that_runs_empty_ends_the_allocation_and_its_chain(batch: BatchJ
     assert batch.asked[-1] == "cancel 4712"
 
 
+@pytest.mark.long
 def test_a_pilot_gives_its_nodes_back(batch: BatchJobs) -> None:
     """At a signal, when its daemon is stopped, and when there is none for too long."""
     batch.begin("51", "n1")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.wire.readable import readable
+from tests.support.extent import one_of
 from tests.system.cluster import PATIENCE_S, Cluster, kill
 
 
@@ -43,7 +44,7 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
         cluster.stop()
 
 
-@pytest.mark.parametrize("damage", [None, b"{"])
+@pytest.mark.parametrize("damage", one_of(None, b"{"))
 def test_a_daemon_whose_access_file_is_lost_is_found_again(tmp_path: Path, damage: bytes | None) -> None:
     """Without that file no command would find it, nor could end it, and no other daemon may start."""
     cluster = Cluster(tmp_path / "home", gpus=1).start()
@@ -88,7 +89,7 @@ sys.exit(__main__.main())
 """
 
 
-@pytest.mark.parametrize("busy", [COMPILES, ESTIMATES])
+@pytest.mark.parametrize("busy", one_of(COMPILES, ESTIMATES))
 def test_a_stop_waits_for_no_thread_that_only_computes(tmp_path: Path, busy: str) -> None:
     home = tmp_path / "home"
     argv = [sys.executable, "-c", busy, "--home", str(home), "--no-agent"]

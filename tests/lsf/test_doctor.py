@@ -11,6 +11,7 @@ import pytest
 
 from hpcdl.batch.site import read_site
 from tests.lsf.cluster import LsfCluster
+from tests.support.extent import one_of
 
 
 def hpcdl(lsf: LsfCluster, home: Path, *words: str) -> Any:
@@ -25,7 +26,7 @@ def hpcdl(lsf: LsfCluster, home: Path, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("style", ["lsf", "openlava"])
+@pytest.mark.parametrize("style", one_of("lsf", "openlava"))
 def test_doctor_says_what_is_missing_and_holes_what_idles(
     make_lsf: Callable[..., LsfCluster], tmp_path: Path, style: str
 ) -> None:

@@ -242,6 +242,7 @@ def test_a_pilot_fills_the_hole_before_a_large_job(make_lsf: MakeLsf, make_home:
     home.check_checkpoints(job)
 
 
+@pytest.mark.long
 def test_pilots_are_given_back_to_those_who_wait(make_lsf: MakeLsf, make_home: MakeHome, tmp_path: Path) -> None:
     """In a queue that nobody preempts: none unless the site allows it, and then only until others want the hosts."""
     lsf = make_lsf(style="openlava")  # without bslots: what idles is used, until whenever

@@ -107,6 +107,7 @@ def test_nothing_is_concluded_when_every_command_answers_wrongly(scene: Scene) -
     scene.check_nothing_happened()
 
 
+@pytest.mark.long
 def test_yesterdays_rows_do_no_harm(scene: Scene) -> None:
     """Other nodes, an old start, an end that has passed, states of before: whatever squeue says of our batch jobs."""
     edits = (

@@ -149,6 +149,7 @@ def test_what_happens_to_slurm_happens_to_no_trainer(slurm: SlurmCluster, make_h
         assert home.job(job)["incarnation"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only an administrator of Slurm may suspend a job")
 def test_a_suspended_allocation_gives_its_nodes_back_and_the_next_goes_on(
     slurm: SlurmCluster, make_home: MakeHome
@@ -265,6 +266,7 @@ def test_a_preempted_pilot_gives_its_node_back_and_the_trainer_goes_on(
     home.cli("cancel", str(job))
 
 
+@pytest.mark.long
 def test_a_pilot_that_is_preempted_as_it_begins_gives_its_node_back(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_step_that_is_killed_with_all_in_it_costs_what_was_not_saved(
     home.cli("cancel", str(job))
 
 
+@pytest.mark.long
 def test_an_administrator_cancels_a_pilot_and_the_trainer_goes_on(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path
 ) -> None:
@@ -334,6 +337,7 @@ def pilot_nodes(home: Home) -> list[str]:
     return sorted(node for pilot in home.cli("pilots", "--json")["pilots"] for node in pilot["nodes"])
 
 
+@pytest.mark.long
 def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path) -> None:
     """Two nodes are busy, a job of four waits for them: until then the other two train."""
     go = slurm.folder / "go"

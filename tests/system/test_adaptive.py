@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.system.cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]
@@ -26,6 +28,7 @@ def test_jobs_share_grow_and_survive_a_kill(make_cluster: MakeCluster) -> None:
     assert all(target["reason"] for plan in plans for target in plan["targets"])
 
 
+@pytest.mark.long
 def test_a_waiting_job_takes_gpus_from_one_that_has_many(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=2, policy="adaptive", objective="jct").start()
     large = cluster.submit(steps=100_000, gpus="1:2")

@@ -82,6 +82,7 @@ def test_a_job_in_a_container_is_suspended_and_goes_on(podman: Podman, cluster: 
     assert json.loads(printed) == {"step": 4000, "seen": [str(work / "train.py")]}
 
 
+@pytest.mark.long
 def test_a_container_ends_with_its_job(podman: Podman, cluster: Cluster, tmp_path: Path) -> None:
     place = podman.as_apptainer(tmp_path / "bin")
     cluster.environment["PATH"] = f"{place}:{os.environ['PATH']}"

@@ -65,6 +65,7 @@ def test_daemon_killed_while_a_job_saves(cluster: Cluster) -> None:
     assert cluster.job(job)["suspends"] == 1
 
 
+@pytest.mark.long
 def test_daemon_killed_between_record_and_act(make_cluster: MakeCluster) -> None:
     """The start is in the ledger and was never sent: HPCDL_TEST has no say in the daemon, so the agent is away."""
     cluster = make_cluster(gpus=2).start()
@@ -250,6 +251,7 @@ def test_daemon_and_agent_killed_together(cluster: Cluster) -> None:
     assert cluster.job(job)["incarnation"] == 1
 
 
+@pytest.mark.long
 def test_daemon_and_agent_gone_for_long(make_cluster: MakeCluster) -> None:
     """Supervisors that no agent adopts have their trainers checkpoint and end."""
     cluster = make_cluster(agent_absence_s=3).start()
@@ -267,6 +269,7 @@ def test_daemon_and_agent_gone_for_long(make_cluster: MakeCluster) -> None:
     assert cluster.job(job)["suspends"] == 1
 
 
+@pytest.mark.long
 def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=2).start()
     agent = cluster.add_agent("n2", 2)
@@ -285,6 +288,7 @@ def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: 
     cluster.check_weights(job, 200)
 
 
+@pytest.mark.long
 def test_the_writer_is_killed_after_the_other_node_was_done(make_cluster: MakeCluster) -> None:
     """Their ranks do not wait for each other: that one was done is no end of the training."""
     cluster = make_cluster(gpus=2).start()

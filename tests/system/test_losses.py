@@ -130,6 +130,7 @@ def test_a_job_after_a_restore_is_not_one_of_before(make_cluster: MakeCluster) -
     assert submit_held(cluster) == 4
 
 
+@pytest.mark.long
 def test_attempts_after_a_restore_have_numbers_of_their_own(make_cluster: MakeCluster) -> None:
     """Else the claims that later attempts left in the checkpoint folder stop the job for good."""
     cluster = make_cluster(gpus=1).start()
@@ -221,6 +222,7 @@ def test_a_daemon_of_a_copy_leaves_what_the_original_runs(make_cluster: MakeClus
     original.cli("cancel", str(job))
 
 
+@pytest.mark.long
 def test_a_copy_does_not_take_the_folder_of_a_job_that_the_original_runs(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
@@ -290,6 +292,7 @@ def test_a_ledger_that_shrank_is_refused(make_cluster: MakeCluster, how: str) ->
     assert len(raised(cluster)) == 1
 
 
+@pytest.mark.long
 def test_a_backup_whose_continuation_is_lost_is_no_backup_again(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=1).start()
     submit_held(cluster)
@@ -307,6 +310,7 @@ def test_a_backup_whose_continuation_is_lost_is_no_backup_again(make_cluster: Ma
     assert submit_held(cluster) == 4
 
 
+@pytest.mark.long
 def test_a_backup_that_lost_events_itself_is_refused(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=1).start()
     held(cluster, 3)
@@ -340,6 +344,7 @@ def test_what_runs_of_forgotten_jobs_is_ended(make_cluster: MakeCluster) -> None
     cluster.until(lambda: not Path(f"/proc/{trainer}").exists())
 
 
+@pytest.mark.long
 def test_a_home_of_before_marks_gets_one(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=1).start()
     done = cluster.submit(steps=2)
@@ -414,6 +419,7 @@ def test_kills_between_commits_and_marks_are_no_loss(make_cluster: MakeCluster) 
     assert not raised(cluster)
 
 
+@pytest.mark.long
 def test_a_site_says_where_ids_begin(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=1, site="ours")
     site = cluster.home / "sites" / "ours.yaml"

@@ -47,6 +47,7 @@ def test_two_jobs_train_on_one_gpu(make_cluster: Callable[..., Cluster]) -> None
     assert cluster.job(back)["suspends"] == 1
 
 
+@pytest.mark.long
 def test_an_agent_that_comes_back_finds_both(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(gpus=1, sharing=True).start()
     cluster.hold()

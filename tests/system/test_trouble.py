@@ -121,6 +121,7 @@ def _connected(cluster: Cluster, name: str) -> bool:
     return any(node["name"] == name and node["connected"] for node in nodes)
 
 
+@pytest.mark.long
 def test_a_daemon_killed_while_its_disk_is_full(full_home: tuple[Cluster, SmallDisk]) -> None:
     cluster, disk = full_home
     cluster.hold()  # its own end needs the disk, and must not come before there is room

@@ -15,6 +15,7 @@ from hpcdl.trainer.group import peers
 from hpcdl.trainer.group.peers import place_of_run_folder
 from hpcdl.trainer.group.step_counters import StepCounters
 from hpcdl.trainer.session import Session
+from tests.support.extent import one_of
 from tests.support.waiting import until
 from tests.trainer.supervisor import supervisor
 
@@ -77,7 +78,7 @@ def test_ranks_of_a_socket_stop_at_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", one_of(2, 1))
 def test_four_ranks_of_short_steps_never_part(nodes: int) -> None:
     """As `python -m benchmarks.agreement`, which does it 1,000 times."""
     found = agreement.measure(suspends=30, ranks=4, pace_s=0.0005, each=30, seed=1, nodes=nodes)

@@ -16,6 +16,7 @@ import pytest
 from hpcdl.trainer.group import step_counters
 from hpcdl.trainer.group.step_counters import StepCounters
 from hpcdl.trainer.group.stop_exchange import IDLE, KEY, WORD, Endpoint, Seal, StopClient, StopServer, StopTally, seals
+from tests.support.extent import one_of
 from tests.support.waiting import until
 from tests.trainer.group.interleaving import Model
 
@@ -102,7 +103,7 @@ class Nodes(Model):
             assert stops.pop() >= min(self.requests.values())
 
 
-@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("kills", one_of(True, False))
 @pytest.mark.timeout(300)
 def test_ranks_of_several_nodes_stop_at_one_step_in_any_order(
     kills: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
