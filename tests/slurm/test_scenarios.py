@@ -225,16 +225,19 @@ def no_more_holes(slurm: SlurmCluster, but: set[str]) -> None:
 def check_starts(home: Home, job: int, patient: bool) -> None:
     """It began on one node, went on with its pilot's, and went on without that from where it was. Unless Slurm is
     `patient`, its SIGKILL may have come before the save: then a node was lost, and it went on from the save before."""
-    if patient:
-        home.until(lambda: len(unique(home.resumed(job))) == 3)  # it runs before its output is in its log
+
+    def lost() -> bool:
+        ends = [event["body"]["cause"] for event in home.events(job) if event["kind"] == "IncarnationEnded"]
+        return not patient and "node lost" in ends
+
+    home.until(lambda: lost() or len(unique(home.resumed(job))) == 3)  # it runs before its output is in its log
     alone, both, *again = unique(home.resumed(job))
     assert alone == 0 < both
-    causes = [event["body"]["cause"] for event in home.events(job) if event["kind"] == "IncarnationEnded"]
     if again or patient:
         assert len(again) == 1
         assert both < again[0]
     else:
-        assert "node lost" in causes
+        assert lost()
     assert {both, *again} <= set(home.saved(job))
 
 

@@ -87,7 +87,7 @@ class Nodes:
         """Waits until so many more steps than now are done; the step."""
         self.poll()
         packets = self[name].packets
-        before = max((each["step"] for each in packets if each["type"] in ("progress", "reformed")), default=0)
+        before = max((each["step"] for each in packets if each["type"] in ("progress", "reformed", "saved")), default=0)
         return until(
             lambda: [each["step"] for each in self[name].of("progress") if each["step"] >= before + steps][:1],
             f"{steps} steps of {name}: {self.tail()}",
