@@ -16,6 +16,7 @@ from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import SimJob, Workload, cluster
 from tests.adaptive.views import decide, job, node, running, view
+from tests.support.seeds import seeds
 
 SLOW = Profile("slow", ((1, 1, 1.0), (1, 2, 1.6), (1, 4, 2.5)), 30.0, 20.0, 30.0)
 DUE = {"objective": "deadline"}
@@ -146,7 +147,7 @@ def test_uncertain_rates_are_taken_with_caution() -> None:
     assert outlook(due_view(unsure), candidates(due_view(unsure))).prospects[0].cheapest.units == 2
 
 
-@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=seeds(5), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     late=st.lists(st.integers(300, 2000), min_size=1, max_size=4),
     stream=st.integers(200, 900),

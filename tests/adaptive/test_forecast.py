@@ -10,6 +10,7 @@ from hpcdl.adaptive.forecast import estimate_deadline, outlooks, probability, ro
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.profile import Profile
 from tests.adaptive.views import job, node, running, view
+from tests.support.seeds import seeds
 
 SLOW = Profile("slow", ((1, 1, 1.0), (1, 2, 1.6), (1, 4, 2.5)), 30.0, 20.0, 30.0)
 
@@ -105,7 +106,7 @@ def test_more_that_keeps_coming_makes_it_less_likely() -> None:
     assert chances[1] < chances[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=seeds(40), deadline=None)
 @given(
     totals=st.lists(st.integers(1, 5000), max_size=6),
     total=st.integers(1, 5000),

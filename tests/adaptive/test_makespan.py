@@ -21,6 +21,7 @@ from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, cluster
 from tests.adaptive.views import CONCAVE, LINEAR, counts, decide, job, node, reasons, running, view
+from tests.support.seeds import seeds
 
 GOAL = "makespan"
 
@@ -103,7 +104,7 @@ def test_nodes_and_kinds() -> None:
     st.lists(st.integers(1, 5), min_size=1, max_size=3),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=seeds(60), deadline=None)
 def test_all_that_fit_end_and_never_more_is_used_than_there_is(
     drawn: list[tuple[int, int, int]], sizes: list[int], squeeze: bool
 ) -> None:

@@ -17,6 +17,8 @@ from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload
 from tests.adaptive.views import CONCAVE, FLAT, LINEAR, decide, job, running
+from tests.support.extent import one_of
+from tests.support.seeds import seeds
 
 PROFILES = [CONCAVE, FLAT, LINEAR, None]
 OBJECTIVES = ["jct", "throughput", "fair", "makespan"]
@@ -60,7 +62,7 @@ def views(draw: st.DrawFn) -> View:
 
 
 @given(views(), st.sampled_from([Adaptive(), AdaptiveFifo()]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=seeds(40), deadline=None)
 def test_plans_keep_their_promises_and_are_the_same_for_the_same_view(seen: View, policy: Adaptive) -> None:
     """`decide` checks: no GPU twice, numbers in range, who cannot be suspended keeps all, a reason for everyone."""
     plan = decide(policy, seen)
@@ -68,7 +70,7 @@ def test_plans_keep_their_promises_and_are_the_same_for_the_same_view(seen: View
 
 
 @given(views())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=seeds(30), deadline=None)
 def test_a_decision_stands_when_it_is_carried_out(seen: View) -> None:
     """Asked again at the same moment, with every job on its way to its target, the policy wants the same counts."""
     plan = decide(Adaptive(), seen)
@@ -99,7 +101,7 @@ def seen_blocked(seen: View, number: int) -> bool:
 
 
 @given(views(), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=seeds(30), deadline=None)
 def test_one_more_gpu_is_never_worse(seen: View, data: st.DataObject) -> None:
     """For the same worth of every option that there was before, the exact counts are worth as much or more."""
     at = data.draw(st.integers(0, len(seen.nodes) - 1))
@@ -141,7 +143,7 @@ def ran(workload: Workload, policy: str, objective: str, warm: bool = False) -> 
 
 
 @given(JOBS, st.sampled_from(["adaptive", "adaptive-fifo"]), st.sampled_from(OBJECTIVES), st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=seeds(15), deadline=None)
 def test_everyone_finishes(
     drawn: list[tuple[int, int, int, int, int, bool]], policy: str, objective: str, warm: bool
 ) -> None:
@@ -168,7 +170,7 @@ def test_the_order_of_start_is_kept() -> None:
 
 @pytest.mark.parametrize("objective", ["jct", "throughput", "fair"])
 @pytest.mark.parametrize("policy", ["adaptive", "adaptive-fifo"])
-@pytest.mark.parametrize("wide", [1, 4])
+@pytest.mark.parametrize("wide", one_of(4, 1))
 def test_no_job_waits_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, policy: str, wide: int, objective: str) -> None:
     """Short jobs come faster than they can be served; the one that nobody wants is done within the bound.
 

@@ -151,7 +151,7 @@ def test_a_plan_with_branches_side_by_side_is_the_best_of_all_and_never_on_more_
                         range(other.first_gpu, other.first_gpu + other.gpus)
                     ), document
     assert 0 < refused < compared * 2
-    assert crowded > many
+    assert crowded > many / 2
     assert nested > many / 10
 
 

@@ -10,6 +10,7 @@ from hpcdl import genie
 from hpcdl.core.model.plan import JobView, NodeView, Policies
 from hpcdl.core.model.profile import Profile
 from tests.genie.made import CURVE, FLAT, job, live
+from tests.support.seeds import seeds
 
 POLICIES = Policies()
 POLICIES.add(*genie.POLICIES)
@@ -51,7 +52,7 @@ def jobs(draw: st.DrawFn, number: int) -> JobView:
 
 
 @pytest.mark.parametrize("name", POLICIES.names())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=seeds(40), deadline=None)
 @given(nodes=clusters(), data=st.data())
 def test_everyone_finishes_and_nobody_gets_what_it_does_not_take(
     name: str, nodes: tuple[NodeView, ...], data: st.DataObject
@@ -68,7 +69,7 @@ def test_everyone_finishes_and_nobody_gets_what_it_does_not_take(
 
 
 @pytest.mark.parametrize("name", ["fifo"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=seeds(40), deadline=None)
 @given(nodes=clusters(), data=st.data())
 def test_fifo_starts_in_the_order_of_submission(name: str, nodes: tuple[NodeView, ...], data: st.DataObject) -> None:
     some = sorted((data.draw(jobs(number)) for number in range(1, 8)), key=lambda each: each.submitted_at)

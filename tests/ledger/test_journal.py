@@ -23,6 +23,7 @@ from hpcdl.core.model.transitions import IllegalEvent
 from hpcdl.core.model.world import World, validate
 from hpcdl.ledger import Lease, SqliteJournal
 from tests.ledger.histories import NOW, every_kind, history, submissions
+from tests.support.seeds import seeds
 
 ROOT = Path(__file__).parents[2]
 REQUEST = Request("start", "n1", 1, 1, placement=Placement((Share("n1", (0, 1)),)), grace_s=2.5)
@@ -55,7 +56,7 @@ def after_every_kind(seed: int, length: int) -> list[tuple[float, ev.Event]]:
 CHOICES = st.lists(st.integers(0, 1 << 20), max_size=60)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=seeds(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(choices=CHOICES, calls=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=25))
 def test_same_calls_same_answers_as_in_memory(choices: list[int], calls: list[tuple[int, int]]) -> None:
     events = history(choices)

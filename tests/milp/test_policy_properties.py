@@ -17,6 +17,7 @@ from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload
 from tests.milp.trainer_views import ELASTIC, GPUS, STEEP, decide, on, training, waiting
+from tests.support.seeds import seeds
 
 OBJECTIVES = ["throughput", "efficiency", "priority", "jct", "deadline", "makespan", "fair"]
 PROFILES = [ELASTIC, STEEP, GPUS, replace(GPUS, name="k80s", kinds=(("k80", ((1, 1, 0.2), (4, 2, 1.5))),)), None]
@@ -95,7 +96,7 @@ SETTINGS = st.builds(
 
 
 @given(views(), SETTINGS, st.sampled_from([BFTrainer, EqualShare, Harvest]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=seeds(60), deadline=None)
 def test_plans_keep_their_promises(
     seen: View, reallocation: Reallocation, policy: type[BFTrainer | EqualShare | Harvest]
 ) -> None:
@@ -114,7 +115,7 @@ def test_plans_keep_their_promises(
 
 
 @given(views(), SETTINGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=seeds(60), deadline=None)
 def test_a_plan_stands_until_something_happens(seen: View, reallocation: Reallocation) -> None:
     """Once every job has what the plan gives it, in place, the plan is to leave it so."""
     made = BFTrainer(replace(reallocation, t_fwd_s=120.0))
@@ -174,7 +175,7 @@ GROWING = [
 @pytest.mark.parametrize("policy", ["bftrainer", "equal-share", "harvest"])
 @given(JOBS, SPELLS, st.sampled_from(OBJECTIVES), SETTINGS, st.integers(0, 99))
 @example(GROWING, [(0, 203), (0, 212)], "throughput", Reallocation(None), 0)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=seeds(25), deadline=None)
 def test_everyone_finishes_on_nodes_that_come_and_go(
     policy: str,
     drawn: list[tuple[int, int, int, int, int, str, bool]],

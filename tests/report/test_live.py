@@ -19,6 +19,7 @@ from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.report.names import breakable, short_names, stem
 from hpcdl.report.spans import history_of
 from tests.report.story import placed, rows
+from tests.support.seeds import seeds
 
 HOSTILE = st.text(max_size=60) | st.sampled_from(
     [
@@ -188,7 +189,7 @@ def test_little_or_nothing_to_show(nodes: list[dict[str, Any]]) -> None:
     assert "No job holds a GPU." in drawn(told)
 
 
-@settings(max_examples=25)
+@settings(max_examples=seeds(25))
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_names_and_reasons_are_only_text(name: str, other: str, reason: str) -> None:
     """Whatever they are, the page has the same elements and attributes, and nothing from elsewhere."""

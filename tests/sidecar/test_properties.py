@@ -15,6 +15,7 @@ from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.results import summarise
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload
+from tests.support.seeds import seeds
 
 RATES = st.floats(0.1, 10.0)
 SECONDS = st.floats(0.0, 300.0)
@@ -87,7 +88,7 @@ def registry() -> Policies:
     warm=st.booleans(),
     trouble=st.booleans(),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=seeds(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_plan_keeps_its_promises_and_everyone_finishes(
     policy: str, workload: Workload, warm: bool, trouble: bool
 ) -> None:

@@ -3,12 +3,15 @@
 from dataclasses import replace
 from statistics import fmean
 
+import pytest
+
 from benchmarks.deadline_calibration import predicted
 from hpcdl.sim.papers.data import genie
 
 HOURS = 10
 
 
+@pytest.mark.long
 def test_what_is_foretold_of_deadlines_comes_true() -> None:
     """Twenty tasks an hour are twice what the GPUs can do, so many deadlines are missed."""
     day = genie(20, 2001)

@@ -17,6 +17,7 @@ from hpcdl.sim import SimJob, Workload, simulate
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.workload import NodeSpell
 from tests.sim.runs import COSTS
+from tests.support.seeds import seeds
 
 OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")
 PROFILES = (
@@ -93,7 +94,7 @@ def sim_jobs(draw: st.DrawFn, number: int, sizes: list[int], most: int) -> SimJo
 
 @pytest.mark.parametrize("name", all_policies().names())
 @settings(
-    max_examples=4,
+    max_examples=seeds(4),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -14,6 +14,7 @@ from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
 from hpcdl.sim.conditions import Conditions, SimulatedRun
 from tests.sim.test_every_policy import OBJECTIVES, workloads
+from tests.support.seeds import seeds
 
 SLOW = Profile("slow", ((1, 1, 1.0), (1, 4, 3.0)), startup_s=40.0, save_s=1.0, resume_s=40.0)
 SHORT = Profile("short", ((1, 1, 1.0),), startup_s=2.0, save_s=1.0, resume_s=2.0)
@@ -50,7 +51,7 @@ def preempted_too_soon(ran: SimulatedRun) -> list[str]:
 
 @pytest.mark.parametrize("name", all_policies().names())
 @settings(
-    max_examples=4,
+    max_examples=seeds(4),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

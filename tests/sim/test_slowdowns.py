@@ -20,6 +20,7 @@ from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.readers import read_workload
 from hpcdl.sim.slowdowns import Slowdown, slowdown_of
 from hpcdl.sim.workload import NodeSpell, WorkloadError
+from tests.support.seeds import seeds
 
 PLAIN = Profile("plain", ((1, 1, 1.0), (1, 4, 3.0)))
 OTHER = Profile("other", ((1, 1, 1.0),))
@@ -216,7 +217,7 @@ def pairs(draw: st.DrawFn) -> Workload:
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "marble", "harvest"])
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=seeds(25), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(workload=pairs(), fails=st.booleans(), seed=st.integers(0, 9))
 def test_at_most_one_pair_on_a_gpu_which_agreed_and_fits(
     policy: str, workload: Workload, fails: bool, seed: int

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from hpcdl.solver import InfeasibleError, Item, Solution, dynamic, solve, solver
+from tests.support.seeds import seeds
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 Chosen = tuple[int | None, ...]
@@ -132,7 +133,7 @@ def test_it_finds_the_best_choice_and_the_first_of_its_equals(problem: tuple[lis
 
 
 @given(problems())
-@settings(max_examples=200)
+@settings(max_examples=seeds(200))
 def test_bound_and_core_find_the_same(problem: tuple[list[Item], list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solver, "SMALL", -1)

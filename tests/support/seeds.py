@@ -1,9 +1,11 @@
-"""How many generated cases a test looks at: HPCDL_TEST_SEEDS times as many as it does by itself, and others each time
-(tests/conftest.py)."""
+"""How many generated cases a test looks at: all that it names in `make test-all`, every third in `make test`; and
+HPCDL_TEST_SEEDS times as many, and others each time (tests/conftest.py)."""
 
 import os
 
-TIMES = float(os.environ.get("HPCDL_TEST_SEEDS", "1"))
+from tests.support.extent import ALL
+
+TIMES = float(os.environ.get("HPCDL_TEST_SEEDS", "1")) * (1 if ALL else 1 / 3)
 
 
 def seeds(many: int) -> int:

@@ -20,6 +20,7 @@ from hpcdl.deeppool.policy import DeepPool
 from hpcdl.marble import Marble
 from tests.adaptive.views import job, running
 from tests.support.model_cluster import Cluster
+from tests.support.seeds import seeds
 
 FOREGROUND = JobSpec(("a",), "front", profile="plain", steps=2_000, share=Sharing("foreground"), gpu_memory_mib=8_000)
 BACKGROUND = JobSpec(("b",), "back", profile="plain", steps=200, share=Sharing("background"), gpu_memory_mib=6_000)
@@ -224,7 +225,7 @@ def views(draw: st.DrawFn) -> View:
     return View(1000.0, tuple(nodes), tuple(jobs))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=seeds(200), deadline=None)
 @given(view=views(), policy=st.sampled_from((Marble(), DeepPool())))
 def test_no_new_foreground_waits_for_a_background_where_as_many_gpus_are_free(view: View, policy: Policy) -> None:
     seen = without_backgrounds(view)
@@ -243,7 +244,7 @@ def test_no_new_foreground_waits_for_a_background_where_as_many_gpus_are_free(vi
             assert not held or len(free) < len(held)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=seeds(200), deadline=None)
 @given(view=views())
 def test_no_foreground_waits_for_what_could_run_beside_it(view: View) -> None:
     seen = without_backgrounds(view)

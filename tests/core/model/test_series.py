@@ -16,6 +16,7 @@ from hpcdl.core.model.series import (
     series_json,
     thinned,
 )
+from tests.support.seeds import seeds
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10)
 STEPS = st.lists(st.tuples(st.integers(0, 9), VALUES), min_size=1, max_size=300)
@@ -74,7 +75,7 @@ def test_steps_that_go_back_replace_what_was_beyond(samples: list[tuple[int, flo
 
 
 @given(STEPS, st.integers(4, 20), st.data())
-@settings(max_examples=60)
+@settings(max_examples=seeds(60))
 def test_changes_make_of_a_copy_the_same_series(moves: list[tuple[int, float]], most: int, data: st.DataObject) -> None:
     series, copy, step = Series(most=most), list[Point](), 0
     for further, value in moves:

@@ -23,6 +23,7 @@ from hpcdl.core.rules.dependencies import never_why, waiting_why
 from hpcdl.core.rules.intake import Settings
 from tests.support.model_cluster import Cluster
 from tests.support.model_parts import Conduct
+from tests.support.seeds import seeds
 
 
 def spec(**changes: object) -> JobSpec:
@@ -366,7 +367,7 @@ def held_now(world: World) -> dict[str, set[int]]:
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=seeds(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs=pipelines(), fails=st.sets(st.integers(1, 7)), cancels=st.sets(st.integers(1, 7), max_size=2))
 def test_every_pipeline_ends_and_nobody_starts_too_early(
     jobs: list[JobSpec], fails: set[int], cancels: set[int]

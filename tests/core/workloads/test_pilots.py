@@ -9,8 +9,9 @@ from hpcdl.batch.limits import PilotLimits
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState
 from tests.support.model_batch import GPUS, BatchCluster
+from tests.support.seeds import seeds
 
-SEEDS, ROUGH = 12, 8
+SEEDS, ROUGH = seeds(12), seeds(8)
 """Run more by hand: python -m tests.core.workloads.test_pilots FIRST LAST."""
 POLICIES = ("adaptive", "bftrainer", "harvest", "marble")
 

@@ -36,6 +36,7 @@ from hpcdl.report.account import account, story_of
 from hpcdl.wire.messages import GpuLine
 from tests.daemon.prometheus import Read, read
 from tests.report.story import node, placed, set_three, submitted
+from tests.support.seeds import seeds
 from tests.support.stage import Stage, running
 
 
@@ -303,7 +304,7 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
     assert {each["suffix"] for each in row["samples"]} == {"_bucket", "_sum", "_count"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=seeds(40))
 @given(st.lists(st.tuples(ANY, st.floats()), max_size=4))
 def test_whatever_a_label_says_stays_in_its_label(values: list[tuple[str, float]]) -> None:
     families = [by_label("x", "Any.", "node", dict(values)), single("last", "The end.", 1)]

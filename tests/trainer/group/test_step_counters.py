@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hpcdl.trainer.group import step_counters
 from hpcdl.trainer.group.step_counters import StepCounters
+from tests.support.seeds import seeds
 from tests.support.waiting import until
 from tests.trainer.group.interleaving import Model
 
@@ -24,7 +25,7 @@ PATIENCE_S = 180.0
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60, phases=(Phase.generate,))
+@settings(deadline=None, max_examples=seeds(60), phases=(Phase.generate,))
 def test_ranks_stop_at_one_step_in_any_order(data: Any) -> None:
     ranks = data.draw(st.integers(1, 3), "ranks")
     requests = data.draw(st.dictionaries(st.integers(0, ranks - 1), st.integers(1, 5), min_size=1), "requests")
