@@ -17,11 +17,12 @@ import pstats
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from msgspec import structs
 
 from benchmarks.measuring import setting
 from hpcdl.core.controller.controller import Controller
@@ -156,7 +157,7 @@ def shifted(record: ev.Recorded, jobs: int, seq: int) -> ev.Recorded:
     """The record, of a job with a higher number."""
     event = record.event
     assert isinstance(event, ev.JobEvent)
-    return ev.Recorded(record.seq + seq, record.at, record.version, replace(event, job=event.job + jobs))
+    return ev.Recorded(record.seq + seq, record.at, record.version, structs.replace(event, job=event.job + jobs))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

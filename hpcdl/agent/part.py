@@ -11,8 +11,10 @@ import logging
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
+
+from msgspec import structs
 
 from hpcdl.agent import run_folder
 from hpcdl.agent.context import AgentContext, Stage
@@ -646,7 +648,7 @@ class AgentPart:
     def _exit(self, record: dict[str, Any]) -> ev.Exited:
         try:
             event = exit_of(record, self.names, self._verdict, self._gate and not self._opened)
-            return event if self._leads else replace(event, step=None)
+            return event if self._leads else structs.replace(event, step=None)
         except (ValueError, TypeError, ArithmeticError) as error:
             detail = f"its exit record is damaged: {error}"
             return ev.Exited(**self.names, hint=Cause.INFRASTRUCTURE, detail=detail)

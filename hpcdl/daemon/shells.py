@@ -7,8 +7,9 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from msgspec import structs
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hpcdl.core.model.commands import CommandRefused
@@ -110,7 +111,7 @@ class Sessions:
             raise _Refused(f"{MOST} commands and shells are open: end one of them first")
         session = _Session(secrets.token_hex(8), node)
         self._open[session.id] = session
-        order = replace(wanted, id=session.id, job=job, incarnation=incarnation, node=node, rank=-1)
+        order = structs.replace(wanted, id=session.id, job=job, incarnation=incarnation, node=node, rank=-1)
         if not self._tell(node, order):
             del self._open[session.id]
             raise _Refused(f"the agent of {node} is away: again once hpcdl nodes shows it connected")
@@ -143,7 +144,7 @@ class Sessions:
                     pass
                 case _:
                     raise msg.BadMessage(f"a {type(message).__name__} is not for a session")
-            self._tell(session.node, replace(message, id=session.id))
+            self._tell(session.node, structs.replace(message, id=session.id))
 
 
 def _where(world: World, number: int, node: str, rank: int = -1) -> tuple[int, str]:

@@ -5,11 +5,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.exc import DBAPIError
 
@@ -56,7 +57,7 @@ def event_bodies(requests: Iterable[Request]) -> Iterator[str]:
     """Requests as JSON. Those to all nodes of a job name the same nodes and GPUs, which are written down once."""
     known: dict[int, str] = {}
     for request in requests:
-        plain = to_json(replace(request, nodes=(), placement=None))
+        plain = to_json(structs.replace(request, nodes=(), placement=None))
         shared = []
         for name in ("nodes", "placement"):
             value = getattr(request, name)
@@ -209,7 +210,7 @@ class SqliteJournal:
                 added.append(record)
                 event_rows.append(row_of(record, stream))
             draft.events.clear()
-            numbered = [replace(request, id=tip.last_request + n) for n, request in enumerate(requests, 1)]
+            numbered = [structs.replace(request, id=tip.last_request + n) for n, request in enumerate(requests, 1)]
             tip.last_request += len(numbered)
             seq = draft.world.seq
             if self.mark is not None:
@@ -242,7 +243,7 @@ class SqliteJournal:
         with self._reading() as connection:
             rows = connection.execute(query).all()
         try:
-            return [replace(from_json(Request, loads(body)), id=number) for number, body in rows]
+            return [structs.replace(from_json(Request, loads(body)), id=number) for number, body in rows]
         except (CodecError, ValueError) as error:
             raise JournalError(f"{self.path}: a request cannot be read ({error}): restore a copy of it") from error
 

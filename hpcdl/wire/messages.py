@@ -8,8 +8,9 @@ the agent's log. Both may be repeated without harm.
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from hpcdl.core.model.commands import ExpectedIncarnation, Request
 from hpcdl.core.model.events import Event, decode
@@ -38,20 +39,18 @@ _TYPES: dict[str, type[Any]] = {}
 _NAMES: dict[type[Any], str] = {}
 
 
-@dataclass_transform(frozen_default=True)
 def _message(name: str) -> Callable[[type[T]], type[T]]:
-    """Makes a frozen dataclass of a message, which frames call by that name."""
+    """What frames call a message."""
 
     def named(kind: type[T]) -> type[T]:
-        made = dataclass(frozen=True, slots=True)(kind)
-        _TYPES[name], _NAMES[made] = made, name
-        return made
+        _TYPES[name], _NAMES[kind] = kind, name
+        return kind
 
     return named
 
 
 @_message("hello")
-class HelloMessage:
+class HelloMessage(Struct, frozen=True):
     """Agent: who it is. `fence`: the highest it has seen, so that a daemon that was replaced learns it."""
 
     node: str
@@ -61,7 +60,7 @@ class HelloMessage:
 
 
 @_message("welcome")
-class WelcomeMessage:
+class WelcomeMessage(Struct, frozen=True):
     """Daemon: what it expects on that node. The agent forgets reports up to `reports_seen`. `stroke_in_s`: seconds to
     the next stroke of the daemon's clock (`STROKE_S`)."""
 
@@ -75,7 +74,7 @@ class WelcomeMessage:
 
 
 @_message("inventory")
-class InventoryMessage:
+class InventoryMessage(Struct, frozen=True):
     """Agent: what it has. GPUs that something stale still holds are `dirty`.
 
     `allocation`: the id of the batch job that it runs in, "" outside of any; `left_s`: how long until that ends, None
@@ -98,12 +97,12 @@ class InventoryMessage:
 
 
 @_message("look")
-class LookMessage:
+class LookMessage(Struct, frozen=True):
     """Daemon: a heartbeat is wanted now."""
 
 
 @_message("leaving")
-class LeavingMessage:
+class LeavingMessage(Struct, frozen=True):
     """Agent: the batch system takes the node back, in `left_s` (None: nobody knows when); everything is to leave it."""
 
     left_s: float | None
@@ -111,7 +110,7 @@ class LeavingMessage:
 
 
 @_message("request")
-class RequestMessage:
+class RequestMessage(Struct, frozen=True):
     """Daemon: do this. `spec`, `log`, `checkpoint_dir` and the job's `identity` ("": none) come with a start. Refused
     below the highest fence seen. `between_s`: how long its attempts run on average, `save_s`: what its last checkpoint
     took; None: not known."""
@@ -127,14 +126,14 @@ class RequestMessage:
 
 
 @_message("taken")
-class TakenMessage:
+class TakenMessage(Struct, frozen=True):
     """Agent: request `id` is in its log and will be carried out, whatever happens to the agent."""
 
     id: int
 
 
 @_message("report")
-class ReportMessage:
+class ReportMessage(Struct, frozen=True):
     """Agent: entry `number` of its log: an event by kind and body. `age_s` is in the body where it matters."""
 
     number: int
@@ -147,14 +146,14 @@ class ReportMessage:
 
 
 @_message("recorded")
-class RecordedMessage:
+class RecordedMessage(Struct, frozen=True):
     """Daemon: reports up to `number` are in the ledger."""
 
     number: int
 
 
 @_message("forget")
-class ForgetMessage:
+class ForgetMessage(Struct, frozen=True):
     """Daemon: this incarnation has ended and is recorded; its run folder may go."""
 
     job: int
@@ -162,7 +161,7 @@ class ForgetMessage:
 
 
 @_message("drill")
-class DrillMessage:
+class DrillMessage(Struct, frozen=True):
     """Daemon: kill what trains of this incarnation on your node, `after_s` seconds into its next save (`saving`), or at
     once. Not repeated, and forgotten after `within_s` seconds."""
 
@@ -178,8 +177,7 @@ PIDS_MOST = 500
 """Of one trainer in a heartbeat: a frame has its limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerLine:
+class TrainerLine(Struct, frozen=True):
     """A trainer process for `hpcdl daemon status`, and how long nothing of it has moved: see `stalls.Still`. `pids`:
     all processes below its supervisor, the first PIDS_MOST of them."""
 
@@ -197,8 +195,7 @@ class TrainerLine:
     """Memory that its processes hold now."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricLine:
+class MetricLine(Struct, frozen=True):
     """Samples of one metric of an attempt since the heartbeat before, as `core.model.series.Point` has them, but for
     the first value: seconds ago in place of a time, for no clocks are compared."""
 
@@ -208,8 +205,7 @@ class MetricLine:
     points: tuple[tuple[float, int, float | None, float | None, float | None, float | None, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLine:
+class GpuLine(Struct, frozen=True):
     """One GPU's sample: utilisation in %, memory in MiB, power in W, health; None where the GPU does not report it.
     `shares`: of each of two attempts that share it, where the driver says it, job, attempt and MiB."""
 
@@ -222,7 +218,7 @@ class GpuLine:
 
 
 @_message("heartbeat")
-class HeartbeatMessage:
+class HeartbeatMessage(Struct, frozen=True):
     """Agent, every interval: samples and the trainers that it sees. Nothing depends on one of them arriving. `damaged`:
     run folders that could not be read, and were kept. `metrics`: what trainers have reported since the last one."""
 
@@ -240,7 +236,7 @@ SHELL_WINDOW = 256 << 10
 
 
 @_message("shell-open")
-class ShellOpenMessage:
+class ShellOpenMessage(Struct, frozen=True):
     """Client to daemon to agent: run `argv` beside a trainer; with `rows` and `columns` above 0 on a terminal of its
     own, of the kind `term`. The client leaves `id`, `job` and `incarnation` open, and may name a `node`, or a `rank`
     (-1: none), which the daemon turns into a node."""
@@ -263,7 +259,7 @@ class ShellOpenMessage:
 
 
 @_message("shell-data")
-class ShellDataMessage:
+class ShellDataMessage(Struct, frozen=True):
     """Either end: bytes of a stream (0 input, 1 output, 2 errors), in base64; none: it ends here."""
 
     id: str
@@ -272,7 +268,7 @@ class ShellDataMessage:
 
 
 @_message("shell-taken")
-class ShellTakenMessage:
+class ShellTakenMessage(Struct, frozen=True):
     """Either end: so many bytes of a stream were handed on, and as many more may come."""
 
     id: str
@@ -281,7 +277,7 @@ class ShellTakenMessage:
 
 
 @_message("shell-told")
-class ShellToldMessage:
+class ShellToldMessage(Struct, frozen=True):
     """Client: a signal for its processes (INT, TERM, QUIT, HUP; "": none); the terminal's new size (0: as before)."""
 
     id: str
@@ -295,7 +291,7 @@ class ShellToldMessage:
 
 
 @_message("shell-end")
-class ShellEndMessage:
+class ShellEndMessage(Struct, frozen=True):
     """To the client: it is over, with the command's exit code (128 and a signal's number), or None and why. To the
     agent: end it."""
 
@@ -308,7 +304,7 @@ ShellMessage = ShellOpenMessage | ShellDataMessage | ShellTakenMessage | ShellTo
 
 
 @_message("bye")
-class ByeMessage:
+class ByeMessage(Struct, frozen=True):
     """Daemon: it stops. `end`: the agent is to end too once it has nothing left to report."""
 
     end: bool

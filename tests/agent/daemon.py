@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -133,7 +134,7 @@ class Daemon:
                 self.log_id, self.recorded = hello.log_id, 0
             waiting = {(m.request.job, m.request.incarnation) for m in self.pending if m.request.kind == "start"}
             expected = tuple(
-                replace(each, taken=each.taken and (each.job, each.incarnation) not in waiting)
+                structs.replace(each, taken=each.taken and (each.job, each.incarnation) not in waiting)
                 for each in self.expected
             )
             welcome = msg.WelcomeMessage(

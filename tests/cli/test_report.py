@@ -2,11 +2,11 @@
 
 import re
 import time
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hpcdl.core.model.events import SuspendRequested
 from hpcdl.core.model.incarnation import Purpose
@@ -60,7 +60,7 @@ def test_a_suspend_is_told_in_the_users_words(home: Path, hpcdl: Run, purpose: P
     with SqliteJournal(home / "ledger.sqlite") as journal:
         journal.append(
             [
-                (at, replace(event, purpose=purpose) if isinstance(event, SuspendRequested) else event)
+                (at, structs.replace(event, purpose=purpose) if isinstance(event, SuspendRequested) else event)
                 for at, event in set_three(BEGIN)
             ]
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from starlette.websockets import WebSocket
 
 from hpcdl.core.model import commands as cmd
@@ -107,7 +107,7 @@ def test_it_passes_on_what_both_say_under_the_agents_number() -> None:
 
     sent = stage.serve(talk)
     number = stage.told[0][1].id
-    assert stage.told[0] == ("n1", replace(OPEN, id=number, job=1, incarnation=1, node="n1"))
+    assert stage.told[0] == ("n1", structs.replace(OPEN, id=number, job=1, incarnation=1, node="n1"))
     assert [message for _, message in stage.told[1:]] == [
         msg.ShellDataMessage(number, 0, "aGk="),
         msg.ShellToldMessage(number, "INT", 30, 90),
@@ -122,7 +122,7 @@ def test_the_node_of_a_rank(rank: int, node: str) -> None:
     stage = Stage()
 
     async def talk() -> None:
-        stage.socket.say(replace(OPEN, rank=rank))
+        stage.socket.say(structs.replace(OPEN, rank=rank))
         while not stage.told:
             await asyncio.sleep(0)
         stage.socket.leave()
@@ -137,7 +137,7 @@ def test_a_node_of_ones_own_choice(away: bool) -> None:
     stage.away = {"n2"} if away else set()
 
     async def talk() -> None:
-        stage.socket.say(replace(OPEN, node="n2"))
+        stage.socket.say(structs.replace(OPEN, node="n2"))
         while not (stage.told or stage.socket.sent):
             await asyncio.sleep(0)
         stage.socket.leave()
@@ -159,8 +159,8 @@ def test_a_node_of_ones_own_choice(away: bool) -> None:
     ("job", "before", "first", "why"),
     [
         (9, [], OPEN, "there is no job 9: hpcdl ls --all lists them"),
-        (1, [], replace(OPEN, node="n9"), "job 1 is not on 'n9', but on n1, n2: choose with --node"),
-        (1, [], replace(OPEN, rank=4), "rank 4 of job 1 is not there: n1 has 0 to 1, n2 has 2 to 3"),
+        (1, [], structs.replace(OPEN, node="n9"), "job 1 is not on 'n9', but on n1, n2: choose with --node"),
+        (1, [], structs.replace(OPEN, rank=4), "rank 4 of job 1 is not there: n1 has 0 to 1, n2 has 2 to 3"),
         (
             1,
             [cmd.Hold(1)],

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hpcdl.core.controller.journal import JournalError, LeaseLost, MemoryJournal
 from hpcdl.core.fold.fold import fold
@@ -68,7 +68,7 @@ def test_same_calls_same_answers_as_in_memory(choices: list[int], calls: list[tu
             for verb, number in [*calls, (0, len(events))]:
                 if verb <= 1:
                     batch, events = events[: number + 1], events[number + 1 :]
-                    requests = [replace(REQUEST, incarnation=n + 1) for n in range(number % 3)]
+                    requests = [structs.replace(REQUEST, incarnation=n + 1) for n in range(number % 3)]
                     settled = [number, number + 1] if verb else []
                     assert journal.append(batch, requests, settled) == memory.append(batch, requests, settled)
                 elif verb == 2:

@@ -4,13 +4,13 @@ import colorsys
 import itertools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
@@ -158,7 +158,9 @@ def test_the_timeline_has_what_the_account_says_was_lost() -> None:
 
 def test_steps_of_attempts_before_are_not_lost_twice() -> None:
     """It began at step 30, of which no checkpoint is known."""
-    told = [(at, replace(event, step=30) if isinstance(event, ev.TrainerReady) else event) for at, event in crash()]
+    told = [
+        (at, structs.replace(event, step=30) if isinstance(event, ev.TrainerReady) else event) for at, event in crash()
+    ]
     (found,) = attempts_of(story_of_rows(rows(told)))
     assert (found.first_step, found.last_step, found.lost_steps) == (30, 40, 10)
 
@@ -166,7 +168,8 @@ def test_steps_of_attempts_before_are_not_lost_twice() -> None:
 def test_an_attempt_that_did_not_come_to_train_lost_its_gpus_only() -> None:
     told = [(at, event) for at, event in crash() if not isinstance(event, ev.TrainerReady | ev.Progressed)]
     told = [
-        (at, replace(event, reached=None) if isinstance(event, ev.IncarnationEnded) else event) for at, event in told
+        (at, structs.replace(event, reached=None) if isinstance(event, ev.IncarnationEnded) else event)
+        for at, event in told
     ]
     (found,) = attempts_of(story_of_rows(rows(told)))
     assert (found.lost_steps, found.lost_s, found.lost_gpu_s) == (0, 0, 2 * 50)

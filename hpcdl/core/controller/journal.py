@@ -6,10 +6,11 @@ The interface, and the journal in memory. The durable one is `ledger/journal.py`
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from msgspec import structs
+
 from hpcdl.core.fold.fold import Draft, fold
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import Event, JobsRetired, Recorded
-from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.world import Job, World
 
 Stamped = tuple[float, Event]
@@ -77,7 +78,7 @@ class MemoryJournal:
         numbered = []
         for request in requests:
             self._last_request += 1
-            numbered.append(changed(request, id=self._last_request))
+            numbered.append(structs.replace(request, id=self._last_request))
             self._outbox[self._last_request] = numbered[-1]
         for number in settled:
             self._outbox.pop(number, None)

@@ -4,7 +4,8 @@
 """
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdl.core.model.arrays import Array
 from hpcdl.core.model.events import Event
@@ -15,8 +16,7 @@ from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What is asked of an agent.
 
     Agents are idempotent by (job, incarnation, kind), of rescales the newest membership counts; requests with a fence
@@ -37,8 +37,7 @@ class Request:
     id: int = 0  # given by the journal
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineForecast:
+class DeadlineForecast(Struct, frozen=True):
     """What a forecast says of a job's deadline: see `DeadlineForeseen`."""
 
     job: int
@@ -46,8 +45,7 @@ class DeadlineForecast:
     ends_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StallMeasurement:
+class StallMeasurement(Struct, frozen=True):
     """How long nothing of an incarnation moved, in seconds, as its agents measured it."""
 
     job: int
@@ -58,8 +56,7 @@ class StallMeasurement:
     started_s: float  # since it was started, or its agent was
 
 
-@dataclass(frozen=True, slots=True)
-class IdleMeasurement:
+class IdleMeasurement(Struct, frozen=True):
     """GPUs of an incarnation that did nothing for long while others of it worked, as its agents measured it."""
 
     job: int
@@ -67,8 +64,7 @@ class IdleMeasurement:
     gpus: tuple[GpuRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryMeasurement:
+class MemoryMeasurement(Struct, frozen=True):
     """The most that one GPU of an incarnation has in use, in MiB, while nobody else is on its GPUs."""
 
     job: int
@@ -84,8 +80,7 @@ class CommandRefused(ValueError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A job of a submit, or an array of them. `after`: places of earlier entries of the submit that must be DONE;
     `conditions`: (kind, place) of earlier entries, all jobs of which must have come to that.
     """
@@ -97,8 +92,7 @@ class Entry:
     conditions: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """Answered with the ids, after the commit. The same `request_id` again gives the same ids.
 
     `strict`: refused where no node that is known could run one of the jobs. `elsewhere`: GPUs of the largest node that
@@ -112,8 +106,7 @@ class Submit:
     nonce: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """`hpcdl suspend`; with `waiting` `hpcdl hold`, which is refused for a job that runs. `after`: where no user holds
     it, after what it is held, in words."""
 
@@ -122,8 +115,7 @@ class Hold:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """`hpcdl retry`. Answered with Retried. `from_start`: its checkpoints stay where they are, and do not count."""
 
     job: int
@@ -131,90 +123,78 @@ class Retry:
     from_start: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(Struct, frozen=True):
     """The jobs that are queued again; `left`: those that were cancelled because they waited for it, and still are."""
 
     jobs: tuple[int, ...]
     left: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """`hpcdl resume`."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class Annotate:
+class Annotate(Struct, frozen=True):
     """`hpcdl annotate`. `changes`: (key, value); "" removes the key."""
 
     job: int
     changes: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetPriority:
+class SetPriority(Struct, frozen=True):
     """`hpcdl priority`. None: it was not said which."""
 
     job: int
     priority: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Preempt:
+class Preempt(Struct, frozen=True):
     """Suspends a running job without holding it: it may be placed again at once. `hpcdl drill` fakes preemptions so."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drilled:
+class Drilled(Struct, frozen=True):
     """What `hpcdl drill` found."""
 
     job: int
     drill: Drill
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """`hpcdl cancel`."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChoosePolicy:
+class ChoosePolicy(Struct, frozen=True):
     """`hpcdl config policy NAME`."""
 
     policy: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChooseObjective:
+class ChooseObjective(Struct, frozen=True):
     """`hpcdl config objective NAME`."""
 
     objective: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """`hpcdl daemon stop`: suspend everything; with `now` end it where it stands."""
 
     now: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """An agent called. Answered with Welcome."""
 
     node: str
     log_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     """What the agent has, after it learnt what the daemon expects. Answered with the node's pending requests."""
 
     node: str
@@ -231,8 +211,7 @@ class Inventory:
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentReport:
+class AgentReport(Struct, frozen=True):
     """Number `number` of the agent's log. Answered (None) once it is recorded or dropped as stale.
 
     None: of no log, so nobody has to be told that it may be forgotten.
@@ -244,31 +223,27 @@ class AgentReport:
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """The agent has durably taken a request."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class AgentGone:
+class AgentGone(Struct, frozen=True):
     """The connection to an agent ended."""
 
     node: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeGone(Struct, frozen=True):
     """Proof that a node or its allocation is gone."""
 
     node: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """A node goes at `until` (None: nobody knows when). `now`: nothing starts there, and what runs there leaves it.
 
     Neither: it stays after all.
@@ -280,8 +255,7 @@ class Drain:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSeen:
+class BatchSeen(Struct, frozen=True):
     """One poll of the batch system: the batch jobs that were asked for, and what idles (None: that was not asked).
 
     `asked_at`: when the poll began; of nodes that joined since then it may tell what was before that. `own`: the batch
@@ -297,47 +271,41 @@ class BatchSeen:
     system: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PilotTaken:
+class PilotTaken(Struct, frozen=True):
     """The batch system has taken a pilot, or had taken it before a restart."""
 
     pilot: int
     batch_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PilotNotTaken:
+class PilotNotTaken(Struct, frozen=True):
     """The batch system refused a pilot; in its words."""
 
     pilot: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PilotBack:
+class PilotBack(Struct, frozen=True):
     """A pilot that was taken to be over has a batch job that lives."""
 
     pilot: int
     job: BatchJob
 
 
-@dataclass(frozen=True, slots=True)
-class CancelPilot:
+class CancelPilot(Struct, frozen=True):
     """`hpcdl pilots --cancel ID`."""
 
     pilot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """Something of ours failed and was survived: users should see it."""
 
     where: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Avoid:
+class Avoid(Struct, frozen=True):
     """`hpcdl avoid`: a GPU (None: the node) is granted to nobody for so long. `moves`: what runs there leaves it."""
 
     node: str
@@ -347,24 +315,21 @@ class Avoid:
     moves: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lift:
+class Lift(Struct, frozen=True):
     """`hpcdl avoid --lift`."""
 
     node: str
     index: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesTaken:
+class NoticesTaken(Struct, frozen=True):
     """A destination has taken these notices."""
 
     destination: str
     notices: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesNotTaken:
+class NoticesNotTaken(Struct, frozen=True):
     """A destination has not taken these; the next attempt is `pause_s` from now. `give_up`: there is none."""
 
     destination: str
@@ -375,20 +340,17 @@ class NoticesNotTaken:
     give_up: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RetryNotices:
+class RetryNotices(Struct, frozen=True):
     """`hpcdl notices --retry`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DropNotice:
+class DropNotice(Struct, frozen=True):
     """`hpcdl notices --drop`."""
 
     notice: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The monitoring interval: leases are looked at, and the policy is asked again.
 
     `still`: what does not move. `idle`: GPUs that their jobs do not use. `memory`: what jobs that share take of theirs.
@@ -399,15 +361,13 @@ class Tick:
     memory: tuple[MemoryMeasurement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Retire:
+class Retire(Struct, frozen=True):
     """Finished jobs beyond so many leave the world (`rules.retention`). Answered with how many did, some at a time."""
 
     keep: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outlooks:
+class Outlooks(Struct, frozen=True):
     """What forecasts say of deadlines."""
 
     outlooks: tuple[DeadlineForecast, ...]
@@ -421,8 +381,7 @@ Command = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedIncarnation:
+class ExpectedIncarnation(Struct, frozen=True):
     """An incarnation that the daemon believes to live on the agent's node. `taken`: the agent has its start."""
 
     job: int
@@ -431,8 +390,7 @@ class ExpectedIncarnation:
     taken: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(Struct, frozen=True):
     """The answer to Hello. Whatever of ours the agent has that is not `expected`, it ends."""
 
     fence: int
@@ -440,8 +398,7 @@ class Welcome:
     expected: tuple[ExpectedIncarnation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """The answer to Inventory."""
 
     pending: tuple[Request, ...]

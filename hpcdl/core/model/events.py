@@ -7,8 +7,9 @@ means never changes, and a new field has a default.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from hpcdl.core.model.arrays import Array, expand
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
@@ -22,8 +23,7 @@ from hpcdl.core.model.world import GpuInfo, JobState, Target
 # --- what events are of -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Base of all events."""
 
     stream_of: ClassVar[str] = "daemon"
@@ -40,23 +40,20 @@ class Event:
         return name if name == "daemon" else f"{name}/{getattr(self, name)}"
 
 
-@dataclass(frozen=True, slots=True)
-class JobEvent(Event):
+class JobEvent(Event, frozen=True):
     """Base of the events of one job."""
 
     stream_of: ClassVar[str] = "job"
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class IncarnationEvent(JobEvent):
+class IncarnationEvent(JobEvent, frozen=True):
     """Base of the events of one incarnation."""
 
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report(IncarnationEvent):
+class Report(IncarnationEvent, frozen=True):
     """Base of what an agent reports of its node's part; `age_s`: how long ago it happened when it was sent."""
 
     membership: int
@@ -64,16 +61,14 @@ class Report(IncarnationEvent):
     age_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvent(Event):
+class NodeEvent(Event, frozen=True):
     """Base of the events of one node."""
 
     stream_of: ClassVar[str] = "node"
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class PilotEvent(Event):
+class PilotEvent(Event, frozen=True):
     """Base of the events of one pilot."""
 
     stream_of: ClassVar[str] = "pilot"
@@ -83,8 +78,7 @@ class PilotEvent(Event):
 # --- jobs: what users ask, what is expected, how they end -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JobSubmitted(JobEvent):
+class JobSubmitted(JobEvent, frozen=True):
     """Acknowledges a submit; the same `request_id` again is the same job."""
 
     spec: JobSpec
@@ -92,8 +86,7 @@ class JobSubmitted(JobEvent):
     nonce: str = ""  # of the submit, random; the identity of its jobs comes from it (`Job.identity`)
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySubmitted(JobEvent):
+class ArraySubmitted(JobEvent, frozen=True):
     """Acknowledges an array, whose first member is `job`; the others follow it. `arrays.expand` says what they are.
 
     `spec`: their template. `indices`, `sweep`, `max_parallel`: of an `arrays.Array`. `held`: they are held at once.
@@ -123,44 +116,37 @@ class ArraySubmitted(JobEvent):
         return expand(self.spec, self.array, self.job)
 
 
-@dataclass(frozen=True, slots=True)
-class JobHeld(JobEvent):
+class JobHeld(JobEvent, frozen=True):
     """Its user suspended it: no policy may lift that. `after`: where no user did, after what it is held, in words."""
 
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimitReached(JobEvent):
+class TimeLimitReached(JobEvent, frozen=True):
     """It has held GPUs for as long as its submit allowed: it is suspended, and FAILED once nothing of it is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobReleased(JobEvent):
+class JobReleased(JobEvent, frozen=True):
     """Its user lifted the hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobAnnotated(JobEvent):
+class JobAnnotated(JobEvent, frozen=True):
     """Its user wrote something about it, for people and scripts. `changes`: (key, value); "" removes the key."""
 
     changes: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityChanged(JobEvent):
+class PriorityChanged(JobEvent, frozen=True):
     """Its user gave it another priority; it counts from now on, whether the job waits or runs."""
 
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested(JobEvent):
+class CancelRequested(JobEvent, frozen=True):
     """Its user cancelled it; CANCELLED once nothing of it is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRetried(JobEvent):
+class JobRetried(JobEvent, frozen=True):
     """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint.
 
     `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not. `failures`: so
@@ -171,15 +157,13 @@ class JobRetried(JobEvent):
     failures: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobDrilled(JobEvent):
+class JobDrilled(JobEvent, frozen=True):
     """`hpcdl drill` suspended and killed it on purpose, and this is what was seen."""
 
     drill: Drill
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineForeseen(JobEvent):
+class DeadlineForeseen(JobEvent, frozen=True):
     """Whether the job is expected to meet its deadline: for the first time, or again after it had slipped.
 
     `probability` that it is met; `ends_at`: when the job would be done if nothing else came, None: not in sight.
@@ -190,8 +174,7 @@ class DeadlineForeseen(JobEvent):
     ends_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineSlipped(JobEvent):
+class DeadlineSlipped(JobEvent, frozen=True):
     """It was expected to meet its deadline, and is not any more; `passed`: the deadline is over already."""
 
     probability: float
@@ -199,16 +182,14 @@ class DeadlineSlipped(JobEvent):
     passed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnded(JobEvent):
+class JobEnded(JobEvent, frozen=True):
     """DONE, FAILED or CANCELLED, and why."""
 
     state: JobState
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobsRetired(Event):
+class JobsRetired(Event, frozen=True):
     """These jobs ended long ago, and are kept as history only: the ledger has them in a table, the world no more.
 
     `ranges`: the first and the last id of those that follow each other.
@@ -231,36 +212,31 @@ class JobsRetired(Event):
 # --- incarnations: what is requested ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StartRequested(IncarnationEvent):
+class StartRequested(IncarnationEvent, frozen=True):
     """A start with its GPUs (`placement`), or a warm start on `nodes` that waits at the gate (`placement` None)."""
 
     nodes: tuple[str, ...]
     placement: Placement | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequested(IncarnationEvent):
+class OpenRequested(IncarnationEvent, frozen=True):
     """The gate is to open onto these GPUs, which were seen free."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptRequested(IncarnationEvent):
+class PreemptRequested(IncarnationEvent, frozen=True):
     """It is to be suspended as if its GPUs were wanted; the job is not held, and may be placed again at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendRequested(IncarnationEvent):
+class SuspendRequested(IncarnationEvent, frozen=True):
     """The handshake begins."""
 
     purpose: Purpose
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class EndRequested(IncarnationEvent):
+class EndRequested(IncarnationEvent, frozen=True):
     """To be ended without a checkpoint; `cause` is what its end will be called."""
 
     cause: Cause
@@ -268,15 +244,13 @@ class EndRequested(IncarnationEvent):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequested(IncarnationEvent):
+class JoinRequested(IncarnationEvent, frozen=True):
     """More nodes start ranks for a running incarnation; the others train on until these can be taken in."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class RescaleRequested(IncarnationEvent):
+class RescaleRequested(IncarnationEvent, frozen=True):
     """Its ranks are to form a new membership, on `members` in the order of their ranks; `leaving` are to go."""
 
     membership: int
@@ -284,15 +258,13 @@ class RescaleRequested(IncarnationEvent):
     leaving: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveRequested(IncarnationEvent):
+class LeaveRequested(IncarnationEvent, frozen=True):
     """What was started on these nodes to join is not wanted any more."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged(IncarnationEvent):
+class RoleChanged(IncarnationEvent, frozen=True):
     """Same GPUs, other role: nothing is asked of the trainer. A background whose foreground is gone becomes one."""
 
     role: Role
@@ -301,54 +273,47 @@ class RoleChanged(IncarnationEvent):
 # --- incarnations: what agents report ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Started(Report):
+class Started(Report, frozen=True):
     """The trainer's first process runs."""
 
     pid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AtGate(Report):
+class AtGate(Report, frozen=True):
     """Warmed up and waiting: without a GPU for them, or for the next membership, which could meet at `address`."""
 
     warm_s: float = 0.0
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Attached(Report):
+class Attached(Report, frozen=True):
     """The trainer speaks our protocol."""
 
     pid: int = 0
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerReady(Report):
+class TrainerReady(Report, frozen=True):
     """The training loop begins at `step` (what was resumed, or 0)."""
 
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reformed(Report):
+class Reformed(Report, frozen=True):
     """The ranks of the new membership train on, from `step`; they did not for `seconds`. Of the first node only."""
 
     step: int = 0
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Broken(Report):
+class Broken(Report, frozen=True):
     """The other ranks do not answer: this node's keep their state, and wait for a new membership."""
 
     step: int = 0
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed(Report):
+class Progressed(Report, frozen=True):
     """`step` of `total` done; at most one each interval, so it may be late by that much.
 
     `metric`: the accuracy (or the like) that it is trained for, where the trainer says it.
@@ -360,8 +325,7 @@ class Progressed(Report):
     metric: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Saved(Report):
+class Saved(Report, frozen=True):
     """A checkpoint is durable; `final`: the trainer exits because it was asked to suspend."""
 
     step: int = 0
@@ -370,8 +334,7 @@ class Saved(Report):
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDamaged(Report):
+class CheckpointDamaged(Report, frozen=True):
     """The checkpoint of `step` is not what was written: it was set aside at `path`, and the one before is used."""
 
     step: int = 0
@@ -379,8 +342,7 @@ class CheckpointDamaged(Report):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Exited(Report):
+class Exited(Report, frozen=True):
     """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code.
 
     `done`: the trainer said that its training is complete. `ended_by`: what it was asked to: suspend, end, absence.
@@ -405,20 +367,17 @@ class Exited(Report):
     """Its node failed it, a mount of it say: another one may not. Where it is `permanent` too, it may be its user's."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpusFreed(Report):
+class GpusFreed(Report, frozen=True):
     """The agent saw that no process of this part holds its GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Noted(Report):
+class Noted(Report, frozen=True):
     """Something worth telling that changes nothing (a stopped process continued, output dropped)."""
 
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled(Report):
+class Throttled(Report, frozen=True):
     """A background's step gate lets it run for another share of its time, by the slowdown of the job beside it."""
 
     foreground: int = 0  # that job; 0: there is none any more
@@ -430,8 +389,7 @@ class Throttled(Report):
 # --- incarnations: what is concluded ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JobStalled(IncarnationEvent):
+class JobStalled(IncarnationEvent, frozen=True):
     """No progress of it was seen since `since`; `what`: of which kind. `restart`: it is to be started again.
 
     `step`: where it stands.
@@ -443,28 +401,24 @@ class JobStalled(IncarnationEvent):
     restart: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StallOver(IncarnationEvent):
+class StallOver(IncarnationEvent, frozen=True):
     """It makes progress again."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemoryMeasured(IncarnationEvent):
+class GpuMemoryMeasured(IncarnationEvent, frozen=True):
     """It takes `mib` MiB of one of its GPUs, of which nothing or less was known; of a job that agreed to share."""
 
     mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpusIdle(IncarnationEvent):
+class GpusIdle(IncarnationEvent, frozen=True):
     """It leaves some of its GPUs idle, as `NODE:NUMBER`, while others work. At most once of each incarnation."""
 
     held: int
     gpus: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBehind(IncarnationEvent):
+class LeftBehind(IncarnationEvent, frozen=True):
     """The rest of it has ended, and the agents of these nodes, which it was to leave, are silent: it is over.
 
     What they still have of it is expected by nobody, and is ended when they call.
@@ -473,8 +427,7 @@ class LeftBehind(IncarnationEvent):
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IncarnationEnded(IncarnationEvent):
+class IncarnationEnded(IncarnationEvent, frozen=True):
     """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
     `final`: what the job becomes once nothing of it is left, or None: it goes on. `fruitless`: so many of its attempts
     in a row, with this one, failed by no error of its program's and got no further. `unfit_nodes`: those that failed
@@ -504,8 +457,7 @@ class IncarnationEnded(IncarnationEvent):
 # --- nodes and GPUs ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NodeJoined(NodeEvent):
+class NodeJoined(NodeEvent, frozen=True):
     """Its agent connected, for the first time or again. `log_id` names the agent's report log.
 
     `until`: when the node goes, where the agent knows. `place`: where it is in the network, the outermost switch first.
@@ -526,22 +478,19 @@ class NodeJoined(NodeEvent):
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSilent(NodeEvent):
+class NodeSilent(NodeEvent, frozen=True):
     """The connection to its agent is gone. Concludes nothing."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLost(NodeEvent):
+class NodeLost(NodeEvent, frozen=True):
     """Concluded: the batch system says so, or the agent's lease has run out."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLeaves(NodeEvent):
+class NodeLeaves(NodeEvent, frozen=True):
     """It goes at `until` (None: nobody knows when). `now`: nothing starts there, and what runs there leaves it."""
 
     until: float | None
@@ -549,15 +498,13 @@ class NodeLeaves(NodeEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportsSeen(NodeEvent):
+class ReportsSeen(NodeEvent, frozen=True):
     """Reports up to `number` of the agent's log were taken in (or dropped as stale); it may forget them."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuChanged(NodeEvent):
+class GpuChanged(NodeEvent, frozen=True):
     """A GPU became ok, lost or dirty."""
 
     index: int
@@ -565,8 +512,7 @@ class GpuChanged(NodeEvent):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFaulted(NodeEvent):
+class GpuFaulted(NodeEvent, frozen=True):
     """An agent saw a fault of a GPU: `xid 79`, or one of `health.CONDITIONS`. What follows is an event of its own."""
 
     index: int
@@ -574,8 +520,7 @@ class GpuFaulted(NodeEvent):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuAvoided(NodeEvent):
+class GpuAvoided(NodeEvent, frozen=True):
     """Nobody is given this GPU (None: any of the node) until then. `moves`: what runs there is to leave it.
 
     `by_user`: `hpcdl avoid`.
@@ -589,8 +534,7 @@ class GpuAvoided(NodeEvent):
     by_user: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AvoidLifted(NodeEvent):
+class AvoidLifted(NodeEvent, frozen=True):
     """It may be granted again: its time is over, or its user says so."""
 
     index: int | None
@@ -600,58 +544,50 @@ class AvoidLifted(NodeEvent):
 # --- pilots -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PilotRequested(PilotEvent):
+class PilotRequested(PilotEvent, frozen=True):
     """It is to be submitted; until the batch system has taken it, it is asked for again after every restart."""
 
     spec: PilotSpec
 
 
-@dataclass(frozen=True, slots=True)
-class PilotSubmitted(PilotEvent):
+class PilotSubmitted(PilotEvent, frozen=True):
     """The batch system has taken it."""
 
     batch_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PilotRefused(PilotEvent):
+class PilotRefused(PilotEvent, frozen=True):
     """The batch system did not take it; in its words. That is the pilot's end."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PilotSeen(PilotEvent):
+class PilotSeen(PilotEvent, frozen=True):
     """What the batch system says of it is another thing than before."""
 
     job: BatchJob
 
 
-@dataclass(frozen=True, slots=True)
-class PilotFound(PilotEvent):
+class PilotFound(PilotEvent, frozen=True):
     """It was taken to be over, and its batch job is listed, with its mark: it goes on with that batch job."""
 
     job: BatchJob
 
 
-@dataclass(frozen=True, slots=True)
-class PilotCancelRequested(PilotEvent):
+class PilotCancelRequested(PilotEvent, frozen=True):
     """It is not wanted any more."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PilotEnded(PilotEvent):
+class PilotEnded(PilotEvent, frozen=True):
     """Concluded: its batch job is over, or gone. `job`: the last that was seen of it. To be preempted is no failure."""
 
     how: str
     job: BatchJob | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDependencyEnded(Event):
+class BatchDependencyEnded(Event, frozen=True):
     """Concluded: a batch job that jobs wait for is over, or gone. `batch`: `slurm:1234`. `done`: whether it succeeded;
     None where the batch system does not say any more.
     """
@@ -661,8 +597,7 @@ class BatchDependencyEnded(Event):
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDependencyRequeued(Event):
+class BatchDependencyRequeued(Event, frozen=True):
     """A batch job that was over is listed as pending or running again: its end counts no more."""
 
     batch: str
@@ -671,8 +606,7 @@ class BatchDependencyRequeued(Event):
 # --- notifications ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeDue(Event):
+class NoticeDue(Event, frozen=True):
     """These destinations are to be told; in the same commit as what they are to be told of. `notice`: its number.
 
     `about`: a job's id, 0 for none.
@@ -688,16 +622,14 @@ class NoticeDue(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesSent(Event):
+class NoticesSent(Event, frozen=True):
     """A destination has taken these, in one message."""
 
     destination: str
     notices: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesFailed(Event):
+class NoticesFailed(Event, frozen=True):
     """A destination did not take them: the `attempt`-th time in a row; the next one is at `retry_at`."""
 
     destination: str
@@ -707,8 +639,7 @@ class NoticesFailed(Event):
     retry_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesGivenUp(Event):
+class NoticesGivenUp(Event, frozen=True):
     """A destination will not be told of these: it has not taken them for too long."""
 
     destination: str
@@ -716,13 +647,11 @@ class NoticesGivenUp(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesRetried(Event):
+class NoticesRetried(Event, frozen=True):
     """`hpcdl notices --retry`: what failed or was given up is due again, at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeDropped(Event):
+class NoticeDropped(Event, frozen=True):
     """`hpcdl notices --drop`: nobody is to be told of it any more."""
 
     notice: int
@@ -731,8 +660,7 @@ class NoticeDropped(Event):
 # --- the daemon -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonStarted(Event):
+class DaemonStarted(Event, frozen=True):
     """A daemon got the lease, with this fence. Agents must call again."""
 
     fence: int
@@ -741,29 +669,25 @@ class DaemonStarted(Event):
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonStopping(Event):
+class DaemonStopping(Event, frozen=True):
     """No start from here on; everything is suspended, or with `now` ended where it stands."""
 
     now: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyChosen(Event):
+class PolicyChosen(Event, frozen=True):
     """`hpcdl config policy NAME`."""
 
     policy: str
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectiveChosen(Event):
+class ObjectiveChosen(Event, frozen=True):
     """`hpcdl config objective NAME`."""
 
     objective: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanAdopted(Event):
+class PlanAdopted(Event, frozen=True):
     """What a plan changed: each job whose placement is another than before, or none any more, and why.
 
     Of jobs that it leaves as they are only the reasons can change; those are not recorded (`Controller.reasons`).
@@ -777,16 +701,14 @@ class PlanAdopted(Event):
     gap: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TroubleSeen(Event):
+class TroubleSeen(Event, frozen=True):
     """Something of ours failed and was survived: a tick, a policy, a refused request."""
 
     where: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class IdsRaised(Event):
+class IdsRaised(Event, frozen=True):
     """The next ids are these or higher: those below them may have been given, by a ledger that knew more than this one.
 
     `why`: `backup` (one was restored), `loss` (the ledger lost events, and its user went on without), `folders` (what
@@ -814,8 +736,7 @@ KINDS: dict[str, type[Event]] = {
 """All events by the name that they have in ledgers and in `hpcdl events`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """An event in the journal. `version` counts within its stream; `cause`: seq of the event that led to it."""
 
     seq: int

@@ -1,4 +1,5 @@
-"""Frozen dataclasses: to plain JSON values and back by their type hints, and copies with some fields changed.
+"""Records (frozen dataclasses, msgspec's Structs): to plain JSON values and back by their type hints; copies of
+dataclasses with some fields changed.
 
 Unknown keys are ignored when they are read: old code reads new data. All that is stored or sent goes through here.
 """
@@ -25,7 +26,7 @@ class CodecError(ValueError):
 
 
 def to_json(value: Any) -> Json:
-    """A dataclass, tuple, dict, enum or scalar as values that `json.dumps` takes."""
+    """A record, tuple, dict, enum or scalar as values that `json.dumps` takes."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -39,7 +40,7 @@ def to_json(value: Any) -> Json:
 
 
 def from_json(kind: type[T], data: Json) -> T:
-    """The dataclass `kind` from plain values. Raises CodecError that names the field."""
+    """The record `kind` from plain values. Raises CodecError that names the field."""
     try:
         decoded: T = _decoder(typing.cast(Hashable, kind))(data)
     except CodecError:
@@ -52,8 +53,16 @@ def from_json(kind: type[T], data: Json) -> T:
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
+def _is_struct(kind: Any) -> bool:
+    """Asked without msgspec: all of this runs where nothing is installed, too."""
+    return isinstance(kind, type) and hasattr(kind, "__struct_fields__")
+
+
 @cache
 def _names(kind: Hashable) -> tuple[str, ...]:
+    if _is_struct(kind):
+        names: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
+        return names
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         raise CodecError(f"cannot write a {kind!r}")
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)
@@ -71,7 +80,7 @@ def _decoder(kind: Hashable) -> _Decoder:
         return _scalar(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and (_is_struct(kind) or dataclasses.is_dataclass(kind)):
         return _record(kind)
     raise CodecError(f"cannot read a {kind!r}")
 

@@ -5,7 +5,9 @@ recorded, so that a replay needs none of these rules.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from hpcdl.core.model.events import Event, IncarnationEnded, JobEnded, LeftBehind
 from hpcdl.core.model.incarnation import (
@@ -216,17 +218,19 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
     lasting = any(part.permanent for part in incarnation.parts)
     fruitless = _fruitless(job, incarnation, cause)
     perhaps_own = lasting or any(part.code == STALE_EXIT and part.signal is None for part in incarnation.parts)
-    event = replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=perhaps_own)
+    event = structs.replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=perhaps_own)
     again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))
     pauses = again if cause is Cause.USER_ERROR else max(again, event.fruitless)
     if cause in FAILURES and pauses > 1:
-        event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16)))
+        event = structs.replace(
+            event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16))
+        )
     permanent = lasting and fails_everywhere(world, job, unfit)
     final, why = _final(job, event, again, permanent, rules)
     hold = "" if final is not None or permanent else _hold(event, again, rules)
-    return replace(event, final=final, final_detail=why, hold=hold)
+    return structs.replace(event, final=final, final_detail=why, hold=hold)
 
 
 def _fruitless(job: Job, incarnation: Incarnation, cause: Cause) -> int:

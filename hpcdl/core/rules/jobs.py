@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
@@ -107,7 +109,7 @@ class Submitting:
         doubts = doubts_of(world, spec, elsewhere) if strict else ()
         if doubts:
             raise CommandRefused(f"refused by --strict: {doubts[0]}", "strict")
-        return replace(entry, spec=self._with_deadline(spec))
+        return structs.replace(entry, spec=self._with_deadline(spec))
 
     def _planned(self, entries: Sequence[Entry]) -> list[tuple[Entry, range]]:
         """Each entry with the ids of its jobs; what they wait for is all by id."""
@@ -133,7 +135,7 @@ class Submitting:
             if entry.after or more:
                 conditions = (*spec.conditions, *((Condition(*each),) for each in more))
                 spec = replace(spec, after=tuple(dict.fromkeys(after)), conditions=conditions)
-                entry = replace(entry, spec=spec)
+                entry = structs.replace(entry, spec=spec)
             found.append((entry, range(first, first + size)))
             first += size
         return found

@@ -7,10 +7,10 @@ disk and no long computation in the event loop: these go to threads.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec import structs
 from starlette.requests import Request
 
 from hpcdl.core.controller.journal import JournalError
@@ -61,7 +61,7 @@ async def submit(api: ApiContext, request: Request) -> Json:
     """Queues jobs; with `dry_run` says what would become of them."""
     body = await body_of(request)
     await _take_templates(api, body)
-    command = replace(submit_of(body), elsewhere=largest_hole(api))
+    command = structs.replace(submit_of(body), elsewhere=largest_hole(api))
     if body.get("dry_run") is True:
         return await dry_run(api, command)
     return await submit_answer(api, await api.send(command))

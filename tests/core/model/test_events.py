@@ -1,10 +1,10 @@
 """The catalogue of events, walked: each has one effect, is documented, and is read back as it was written."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hpcdl.core.fold.effect import EFFECTS, TRANSITIONS, Decision, effect
 from hpcdl.core.fold.fold import DICTS
@@ -26,7 +26,7 @@ def test_every_event_has_one_effect() -> None:
 def test_an_event_is_read_back_as_it_was_written(kind: type[ev.Event]) -> None:
     event = sample(kind)
     stored = json.loads(json.dumps(ev.encode(event)))
-    assert stored.keys() == {field.name for field in fields(event)}
+    assert stored.keys() == {field.name for field in structs.fields(event)}
     assert ev.decode(kind.__name__, stored) == event
     assert ev.decode(kind.__name__, stored | {"of a newer version": 1}) == event
     assert event.kind == kind.__name__

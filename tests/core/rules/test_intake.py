@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.fold.fold import Draft
@@ -242,12 +243,12 @@ def test_each_job_has_an_identity_of_its_own() -> None:
     array = Entry(SPEC, Array(((1, 3, 1),)))
     command = cmd.Submit((SPEC, array, SPEC), "one", nonce="ab" * 16)
     (ids,) = model.send(command)
-    (again,) = model.send(replace(command, nonce="cd" * 16))
+    (again,) = model.send(structs.replace(command, nonce="cd" * 16))
     assert again == ids, "a repeated submit is the same jobs"
     found = [model.world.jobs[number].identity for number in ids]
     assert all(len(each) == 32 for each in found)
     assert len(set(found)) == len(ids) == 5
-    (others,) = cluster().send(replace(command, nonce="ef" * 16))
+    (others,) = cluster().send(structs.replace(command, nonce="ef" * 16))
     assert others == ids
     (old,) = model.send(cmd.Submit((SPEC,), "of an earlier version"))
     assert model.world.jobs[old[0]].identity == ""

@@ -154,7 +154,7 @@ def test_a_bad_gpu_is_told_and_one_that_a_user_avoids_is_not() -> None:
     model = cluster()
     model.send(cmd.Avoid("n1", 1, 60.0))
     assert due(model) == []
-    model._report(model.agents["n1"], ev.KINDS["GpuFaulted"]("n1", 0, "xid 79"))  # type: ignore[call-arg]
+    model._report(model.agents["n1"], ev.KINDS["GpuFaulted"]("n1", 0, "xid 79"))
     model.run(1.0)
     assert due(model) == [("gpu", 0, TO, "Xid 79: the GPU has fallen off the bus")]
     assert model.world.notices[1].text == "n1:0 is avoided: Xid 79: the GPU has fallen off the bus"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ce
@@ -90,7 +91,9 @@ def test_what_is_under_way_is_no_stall(changes: dict[str, Any]) -> None:
     assert stall_events(world, [still(500.0)], now, 60.0) == []
     world, now = stuck()
     assert [type(each) for each in stall_events(world, [still(500.0)], now, 60.0)] == [ce.JobStalled]
-    assert stall_events(world, [replace(still(500.0), nodes=("n2",))], now, 60.0) == [], "its own node measured nothing"
+    assert stall_events(world, [structs.replace(still(500.0), nodes=("n2",))], now, 60.0) == [], (
+        "its own node measured nothing"
+    )
 
 
 def stuck(**changes: Any) -> tuple[World, float]:
