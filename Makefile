@@ -65,7 +65,7 @@ install-programs:
 	@.ci/tools $(BIN)/python
 
 expect:
-	@echo "hpcdl: tests of every part: about 9 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
+	@echo "hpcdl: tests of every part: 10 to 16 minutes on two idle cores, by how fast they are; more on a busy machine (make smoke: one minute); no GPU is needed"
 	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm, Chromium and others, where it may (.ci/slurm, .ci/chromium)"
 
 $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt $(wildcard tests/frameworks/older/*.txt) constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
