@@ -112,8 +112,10 @@ def main(argv: Sequence[str]) -> int:
     except Profiled as profiled:
         if not str(profiled):
             return 0
+        sys.stdout.flush()  # what the script said comes first
         sys.stderr.write(f"{given.script}: {profiled}\n")
         return NOTHING
+    sys.stdout.flush()  # what the script said comes first
     sys.stderr.write(f"{given.script} ended, and no model of PyTorch was trained on a tensor\n")
     return NOTHING
 

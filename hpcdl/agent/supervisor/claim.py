@@ -1,9 +1,10 @@
 """The claim in a checkpoint folder: which attempt of which job may write there.
 
 No checkpoint of another job is ever taken unless its user named that job, and an older attempt never replaces the claim
-of a newer one. Where a home was copied, two daemons have the same job, each with newer attempts than the other: while
-an attempt of one lives, that of the other does not take the folder. A claim names its supervisor for that, which
-renews the file's time (`ClaimBeat`). A trainer reads the claim again before each rename (hpcdl/trainer/).
+of a newer one. Numbers of attempts compare within a job only, and where a home was copied, two daemons have the same
+job, each with newer attempts than the other: while an attempt of one lives, that of the other does not take the folder.
+A claim names its supervisor for that, which renews the file's time (`ClaimBeat`). A trainer reads the claim again
+before each rename (hpcdl/trainer/).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def write_claim(
 
     Raises Foreign if what it holds is another job's, and `continue_from` does not name that one; Stale if a higher
     incarnation of the job has claimed it, or an incarnation of another job (or of another instance's) that is as high
-    or higher, or while an attempt of another home's lives there; and OSError.
+    or higher, or while an attempt of another job, or of another home's, lives there; and OSError.
 
     A membership in the same incarnation's claim stays there: it is its ranks' to raise, and nobody's to lower."""
     os.makedirs(directory, exist_ok=True)
@@ -108,11 +109,13 @@ def write_claim(
                     f"hpcdl retry {job} --from-start, or go on from it: hpcdl submit --continue-from "
                     f"{_word(me, other)} --checkpoint-dir {directory}"
                 )
-            if owner and _instance(owner) != _instance(tag) and _lives(folder):
+            here = _instance(owner) == _instance(tag)
+            if owner and not (here and me.is_of(ClaimOwner(owner, known))) and _lives(folder):
+                whose = "another job" if here else "a job of another HPCDL_HOME"
                 who = ":".join(owner.split(":")[:4])
                 raise Stale(
-                    f"attempt {newest} of a job of another HPCDL_HOME ({who}) lives in the checkpoint folder "
-                    f"{directory}: nothing was loaded or changed, and this job is tried again"
+                    f"attempt {newest} of {whose} ({who}) lives in the checkpoint folder {directory}: nothing was "
+                    "loaded or changed, and this job is tried again"
                 )
             if newest > incarnation:
                 raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")

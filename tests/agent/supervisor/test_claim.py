@@ -44,6 +44,22 @@ def test_who_lives_here_keeps_the_folder_from_a_copy_of_its_home(tmp_path: Path,
     claimed_by(tmp_path, supervisor_here(), 3)  # its own daemon's next attempt may
 
 
+def test_nor_does_another_job_that_may_go_on_from_it_take_it(tmp_path: Path) -> None:
+    """Whatever the numbers of their attempts: these compare within one job only."""
+    path = claimed_by(tmp_path, supervisor_here())
+    before = path.read_bytes()
+
+    def take_as_another_job() -> None:
+        write_claim(str(tmp_path), 8, 3, "first:8:3:n1", "b" * 32, "7", supervisor_here())
+
+    with pytest.raises(Stale, match=r"^attempt 2 of another job \(first:7:2:n1\) lives in the checkpoint folder"):
+        take_as_another_job()
+    assert path.read_bytes() == before
+    claimed_by(tmp_path, None)  # it has ended, and left no one behind
+    take_as_another_job()
+    assert tag_of(path) == "first:8:3:n1"
+
+
 def test_who_is_gone_here_does_not(tmp_path: Path) -> None:
     """Whatever the file's time: a restore under a new name need not wait."""
     child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
