@@ -112,11 +112,11 @@ def main(argv: Sequence[str]) -> int:
     except Profiled as profiled:
         if not str(profiled):
             return 0
-        sys.stdout.flush()  # what the script said comes first
-        sys.stderr.write(f"{given.script}: {profiled}\n")
-        return NOTHING
+        said = f"{given.script}: {profiled}"
+    else:
+        said = f"{given.script} ended, and no model of PyTorch was trained on a tensor"
     sys.stdout.flush()  # what the script said comes first
-    sys.stderr.write(f"{given.script} ended, and no model of PyTorch was trained on a tensor\n")
+    sys.stderr.write(f"{said}\n")
     return NOTHING
 
 
