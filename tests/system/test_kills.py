@@ -179,13 +179,16 @@ def test_trainer_killed_in_the_middle_of_a_save(cluster: Cluster) -> None:
 def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=4).start()
     cluster.cli("config", "policy", "marble-warm")
-    first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3")
+    cluster.hold()
+    first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3", options=("--model", "another"))
     stand = cluster.home.parent / "stand"  # whichever of its attempts trains does not end before the kill
     stand.touch()
     script = [sys.executable, "-m", "hpcdl.trainer.gate", str(Path(__file__).with_name("trainer.py"))]
     options = ["200", "--step-s", "0.02", "--save-s", "3", "--save-every", "10000", "--pause", str(stand)]
     answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "200", "--", *script, *options)
     second = answer["jobs"][0]["id"]
+    cluster.until_state(second, "RUNNING")
+    cluster.release()
     cluster.until(lambda: "AtGate" in cluster.kinds(second))
 
     def gated() -> list[int]:
