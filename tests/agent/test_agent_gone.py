@@ -42,6 +42,7 @@ def test_an_agent_killed_while_training_is_followed_by_one_that_adopts(daemon: D
     assert daemon.wait("Exited", 1).ended_by == "suspend"
 
 
+@pytest.mark.long
 def test_agents_killed_again_and_again(daemon: Daemon, agents: Agents) -> None:
     chance = random.Random(5)
     agent = agents.start()

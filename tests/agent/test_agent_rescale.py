@@ -261,7 +261,7 @@ def test_one_that_joins_torchrun_does_not_host_it(daemon: Daemon, agents: Agents
     daemon.wait("GpusFreed")
 
 
-@pytest.mark.parametrize("kind", ["leave", "end", "suspend"])
+@pytest.mark.parametrize("kind", one_of("leave", "end", "suspend"))
 def test_one_that_waits_for_its_first_membership_goes(daemon: Daemon, agents: Agents, kind: str) -> None:
     agent = agents.start()
     begin(daemon, rescale="torchrun")

@@ -96,7 +96,7 @@ def test_start_files_beside_trainers_that_run(daemon: Daemon, agents: Agents) ->
         assert "it is kept in" in told, how
 
 
-@pytest.mark.parametrize("how", ["nested", "grace", "fifo", "gone"])
+@pytest.mark.parametrize("how", one_of("gone", "nested", "grace", "fifo"))
 def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how: str) -> None:
     agent = agents.start()
     begin(daemon, steps=100_000)

@@ -18,6 +18,7 @@ from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.incarnation import Cause
 from tests.agent.conftest import ATTACH, Agent
 from tests.agent.daemon import Agents, Daemon, spec_of
+from tests.support.extent import one_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,7 +46,9 @@ def in_time(agents: Agents, agent: subprocess.Popen[str]) -> None:
     assert not log.exists() or "the grace is over" not in log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGTSTP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", one_of(signal.SIGTERM, signal.SIGUSR1, signal.SIGTSTP), ids=lambda number: number.name
+)
 def test_the_daemon_is_told_and_has_the_trainer_suspended(
     number: signal.Signals, daemon: Daemon, agents: Agents
 ) -> None:
@@ -105,7 +108,7 @@ run.folder.{where} = signalled
 """
 
 
-@pytest.mark.parametrize("where", ["run_folder", "write_about"])
+@pytest.mark.parametrize("where", one_of("run_folder", "write_about"))
 def test_an_agent_in_place_of_a_lost_one_saves_what_it_finds(where: str, daemon: Daemon, agents: Agents) -> None:
     lost = agents.start(*INSIDE)
     training(daemon)

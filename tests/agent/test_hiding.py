@@ -21,6 +21,7 @@ from hpcdl.wire import messages as msg
 from tests.agent.daemon import Agents, Daemon
 from tests.agent.start_requests import begin, supervisor_of
 from tests.agent.test_agent_gpus import held
+from tests.support.extent import one_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -71,7 +72,7 @@ def recorded(agents: Agents, pid: int, folder: str = "1.1") -> bool:
     return pid in [each.pid for each in process_file.read_process_file(agents.run / folder).below]
 
 
-@pytest.mark.parametrize("how", [(), ("deaf",), ("still",), ("holds", "deaf")])
+@pytest.mark.parametrize("how", one_of((), (("deaf",),), (("still",),), (("holds", "deaf"),)))
 def test_it_ends_with_the_supervisor_that_is_killed(
     daemon: Daemon, agents: Agents, hidden: Hidden, how: tuple[str, ...]
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_chain_ends_with_its_trainer(daemon: Daemon, agents: Agents, hidden: H
     assert hidden.file.read_text() == last
 
 
-@pytest.mark.parametrize("how", [("ends",), ("ends", "deaf"), ("ends", "still")])
+@pytest.mark.parametrize("how", one_of(("ends",), (("ends", "deaf"),), (("ends", "still"),)))
 def test_it_ends_after_a_trainer_that_ended_by_itself(
     daemon: Daemon, agents: Agents, hidden: Hidden, how: tuple[str, ...]
 ) -> None:
@@ -285,7 +286,7 @@ def with_a_command(daemon: Daemon, agents: Agents, hidden: Hidden, *how: str) ->
     return hidden.pid()
 
 
-@pytest.mark.parametrize("how", [(), ("ends",), ("ends", "deaf"), ("ends", "still")])
+@pytest.mark.parametrize("how", [(), *one_of(("ends",), (("ends", "deaf"),), (("ends", "still"),))])
 def test_what_a_command_hides_ends_with_it(
     daemon: Daemon, agents: Agents, hidden: Hidden, how: tuple[str, ...]
 ) -> None:

@@ -48,6 +48,7 @@ def test_the_matrix_is_in_shares_of_each_kernel_alone() -> None:
     assert found == {"a": {"a": 0.5, "b": 0.2}, "b": {"a": 1.0, "b": 0.25}}
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so_in_one_line() -> None:
     pytest.importorskip("torch")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
