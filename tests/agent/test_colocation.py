@@ -109,3 +109,16 @@ def test_a_background_that_never_waits_holds_up_no_baseline(tmp_path: Path) -> N
         add_steps(page, WINDOW + SETTLE, 0.01)
         known.look(None, now + look * (BLIND_S + 1), False)
     assert loop.baseline_s is not None
+
+
+def test_a_background_has_what_the_less_tolerant_of_two_bears(tmp_path: Path) -> None:
+    parts = {(job, 1): Part((job, 1), tmp_path / str(job), Side.FOREGROUND) for job in (1, 2)}
+    parts[3, 1] = Part((3, 1), tmp_path / "3", Side.BACKGROUND)
+    site = SimpleNamespace(gpus=SimpleNamespace(pairs=(("gpu0", (1, 1), (3, 1)), ("gpu1", (2, 1), (3, 1)))))
+    node = Colocation(cast(Any, site), cast(Any, parts))
+    node.tick(time.monotonic())
+    for tolerant, strict in (((1, 1), (2, 1)), ((2, 1), (1, 1))):
+        node._foregrounds[tolerant].loop.duty = 0.75
+        node._foregrounds[strict].loop.duty = 0.25
+        node.tick(time.monotonic())
+        assert SharePage(parts[3, 1].folder).duty == pytest.approx(0.25)

@@ -3,14 +3,18 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from hpcdl.agent.agent import Agent
 from hpcdl.agent.daemon_link import DaemonConnection, until_stroke
+from hpcdl.core.model.commands import Request
+from hpcdl.wire import messages as msg
 from hpcdl.wire.access import NAME
 from hpcdl.wire.messages import STROKE_S
+from tests.support.waiting import until_async
 
 LONG_S = 60.0
 
@@ -60,3 +64,37 @@ def test_what_is_told_at_an_interval_is_told_on_a_stroke(
 @pytest.mark.parametrize(("seconds", "expected"), [(-0.1, 0.0), (0.0, 0.0), (0.3, 0.3), (0.99, 0.99)])
 def test_short_intervals_are_as_long_as_they_were_set(seconds: float, expected: float) -> None:
     assert until_stroke(seconds, 0.1) == expected
+
+
+def test_a_request_is_carried_out_and_acknowledged_once_it_is_in_the_log(tmp_path: Path) -> None:
+    """Whoever comes after an agent that is killed there knows of it."""
+
+    async def story() -> None:
+        logged, sent = asyncio.Event(), list[msg.Message]()
+        asked, done = list[msg.RequestMessage](), list[msg.RequestMessage]()
+
+        async def take(message: msg.RequestMessage) -> None:
+            asked.append(message)
+            await logged.wait()
+
+        async def send(text: str) -> None:
+            sent.append(msg.decode_message(text))
+
+        agent: Any = SimpleNamespace(reports=SimpleNamespace(fence=3, take=take), carry_out=done.append)
+        taken: asyncio.Queue[msg.RequestMessage] = asyncio.Queue()
+        request = msg.RequestMessage(3, Request("suspend", "n1", 7, 2, id=11))
+        taken.put_nowait(request)
+        taken.put_nowait(msg.RequestMessage(2, Request("suspend", "n1", 8, 1, id=10)))  # of a daemon before
+        taking = asyncio.create_task(
+            DaemonConnection(tmp_path, agent)._take(cast(Any, SimpleNamespace(send=send)), taken)
+        )
+        await until_async(lambda: asked != [], "the log")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (done, sent) == ([], [])
+        logged.set()
+        await until_async(lambda: sent != [], "the answer")
+        assert (asked, done, sent) == ([request], [request], [msg.TakenMessage(11)])
+        taking.cancel()
+
+    asyncio.run(story())

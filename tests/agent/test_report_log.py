@@ -18,6 +18,7 @@ from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import Exited, GpusFreed, Noted, Progressed, Started
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.wire.messages import RequestMessage
+from tests.support.power import Syncs
 from tests.support.waiting import until_async
 
 KEY = (7, 2)
@@ -65,6 +66,20 @@ def test_everything_is_there_again(path: Path) -> None:
     assert after.marks == {KEY: Marks(5, True, False)}
     assert after.requests[KEY]["suspend"].request.id == 11
     assert (after.fence, after.lease_s, after.last) == (4, 30.0, 3)
+
+
+def test_what_is_taken_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = Syncs(monkeypatch)
+
+    async def act(log: ReportLog) -> None:
+        await log.take(RequestMessage(4, Request("suspend", "n1", 7, 2, id=11)))
+        assert syncs.holds(path)
+        log.report(Started(7, 2, 1, "n1", pid=9), KEY, 3)
+        await log._added({})
+        assert syncs.holds(path)
+
+    with_log(path, act)
+    assert syncs.torn == []
 
 
 def test_a_torn_line_is_left_out_and_written_over(path: Path) -> None:

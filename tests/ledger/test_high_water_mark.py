@@ -143,6 +143,20 @@ def test_an_id_is_not_given_where_it_cannot_be_reserved(home: Path, monkeypatch:
         assert submit(journal) == 101
 
 
+def test_what_may_have_been_given_is_not_given_again(home: Path) -> None:
+    """A power failure may tear the one file, and with that the ledger may be an older one."""
+    resumed = opened(home)
+    backup = back_up_open(resumed, home)
+    last = submit(resumed.journal, 3)
+    killed(resumed.journal)
+    os.truncate(home / NOW, 10)
+    shutil.copy(backup, home / "ledger.sqlite")
+    resumed = opened(home)
+    assert resumed.raised is not None
+    assert submit(resumed.journal) > last
+    resumed.journal.close()
+
+
 def test_a_mark_that_cannot_be_written_lags(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = opened(home).journal
     submit(journal)

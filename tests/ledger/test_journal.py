@@ -22,6 +22,7 @@ from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.transitions import IllegalEvent
 from hpcdl.core.model.world import World, validate
 from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger.database import close_database, open_database
 from tests.ledger.histories import NOW, every_kind, history, submissions
 from tests.support.seeds import seeds
 
@@ -448,3 +449,13 @@ def test_it_is_told_how_far_the_reading_is(path: Path, monkeypatch: pytest.Monke
         assert journal.last_seq == last
     assert told == [(done, last) for done in range(10, last, 10)]
     assert len(told) > 1
+
+
+def test_a_commit_is_on_the_disk(path: Path) -> None:
+    """With NORMAL, a write-ahead log is synced at checkpoints alone: a power failure would take what was committed."""
+    connection, _ = open_database(path)
+    try:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2  # FULL
+    finally:
+        close_database(connection)

@@ -16,6 +16,7 @@ from hpcdl.trainer import checkpoints, digest, loop
 from hpcdl.trainer.checkpoints import StaleIncarnation, claim
 from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.session import Session
+from tests.support.power import Syncs
 
 
 def put(directory: Path, step: int, incarnation: int, text: str = "weights") -> checkpoints.Checkpoint:
@@ -58,6 +59,14 @@ def test_torn_does_not_count(tmp_path: Path, damage: str) -> None:
     assert steps(tmp_path) == [(1, 1)]
     put(tmp_path, 2, 1)  # and is replaced when its step comes again
     assert steps(tmp_path) == [(1, 2), (1, 1)]
+
+
+def test_all_of_a_checkpoint_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = Syncs(monkeypatch)
+    made = put(tmp_path, 1, 1)
+    assert sorted(path.name for path in made.path.rglob("*") if path.is_file()) == ["COMPLETE", "w"]
+    assert [path for path in (tmp_path, made.path, *made.path.rglob("*")) if not syncs.holds(path)] == []
+    assert syncs.torn == []
 
 
 @pytest.mark.parametrize("call", range(6))

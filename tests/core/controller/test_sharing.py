@@ -1,12 +1,14 @@
 """Two jobs on a GPU: a foreground and a background that agreed to it, through a modelled cluster."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl.adaptive.policy import Adaptive
+from hpcdl.core.controller.reconcile import reconcile
 from hpcdl.core.controller.sharing import with_backgrounds, without_backgrounds
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
@@ -14,7 +16,7 @@ from hpcdl.core.model.incarnation import Placement, Purpose, Role, Share
 from hpcdl.core.model.job import JobSpec, Sharing
 from hpcdl.core.model.plan import JobView, NodeView, Policy, View, check, share_refusal
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import JobState
+from hpcdl.core.model.world import JobEnd, JobState, Target
 from hpcdl.core.rules.intake import Settings
 from hpcdl.deeppool.policy import DeepPool
 from hpcdl.marble import Marble
@@ -274,3 +276,19 @@ def test_a_background_stays_where_a_new_foreground_takes_what_it_would_have_had(
     check(plan, view)
     assert [each.placement.shares[0].gpus for each in plan.targets if each.placement] == [(1,), (0,)]
     assert Role.BACKGROUND not in [each.placement.role for each in plan.targets if each.placement]
+
+
+@pytest.mark.parametrize("change", [{}, {"held": True}, {"cancelling": True}])
+def test_a_background_that_is_to_end_is_not_promoted(change: dict[str, Any]) -> None:
+    model, front, back = pair()
+    world = model.world
+    running = world.jobs[back].running
+    assert running is not None
+    assert running.placement is not None
+    world.jobs[front] = replace(world.jobs[front], live=(), end=JobEnd(JobState.DONE, world.at))
+    world.holders.clear()
+    del world.live[front]
+    world.jobs[back] = replace(world.jobs[back], **change)
+    world.targets = {back: Target(back, replace(running.placement, role=Role.PRIMARY), "it is alone")}
+    events = reconcile(world, world.at).events
+    assert any(isinstance(event, ev.RoleChanged) for event in events) == (not change)
