@@ -63,7 +63,10 @@ def pytest_testnodeready() -> None:
 
 
 def pytest_keyboard_interrupt() -> None:
+    """Before fixtures would wait for what they cannot end, a daemon that is only starting, say."""
     SESSION.interrupted = True
+    if SESSION.owner:
+        SESSION.end()
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -87,19 +87,21 @@ def temporary(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=one_of("script", "group", "alone"))
+@pytest.fixture(params=one_of("script", "group", "alone", "alone, as a daemon starts"))
 def ended(request: pytest.FixtureRequest, temporary: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has SIGTERM in the middle of a test: the script, all of its group, or a pytest without workers."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != VARIABLE}
-    workers = "0" if request.param == "alone" else "2"
+    alone = request.param.startswith("alone")
+    workers = "0" if alone else "2"
     argv = [sys.executable, "-o", f"cache_dir={temporary.parent}/cache", "--numprocesses", workers, STARTS]
-    first = [sys.executable, "-m", "pytest"] if request.param == "alone" else [str(SCRIPT), sys.executable]
+    first = [sys.executable, "-m", "pytest"] if alone else [str(SCRIPT), sys.executable]
     with subprocess.Popen(
         [*first, *argv[1:]], cwd=ROOT, env=env | {"TMPDIR": str(temporary)}, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:
-            until(lambda: process.poll() is not None or trains(temporary), "a trainer", folders=[temporary])
+            begun = starts if request.param.endswith("starts") else trains
+            until(lambda: process.poll() is not None or begun(temporary), "a process of it", folders=[temporary])
             assert process.poll() is None
             if request.param == "group":
                 os.killpg(process.pid, signal.SIGTERM)
@@ -126,6 +128,14 @@ def environments(temporary: Path) -> dict[int, bytes]:
 
 def trains(temporary: Path) -> bool:
     return any(b"\0HPCDL_TAG=" in environment for environment in environments(temporary).values())
+
+
+def starts(temporary: Path) -> bool:
+    for pid in environments(temporary):
+        with contextlib.suppress(OSError):
+            if b"\0hpcdl.daemon\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+    return False
 
 
 def test_a_run_that_is_ended_leaves_nothing(ended: subprocess.Popen[bytes], temporary: Path) -> None:
