@@ -32,6 +32,7 @@ def test_the_guides_example_imports_from_nowhere_else_and_decides(tmp_path: Path
     assert {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} == {"hpcdl.policy"}
     (tmp_path / "policies").mkdir(0o700)
     (tmp_path / "policies" / "smallest.py").write_text(EXAMPLE)
+    (tmp_path / "policies" / "smallest.py").chmod(0o600)
     policy = all_policies(home=tmp_path).make("smallest-first")
     jobs = (job(1, gpus_min=4), job(2, gpus_min=1), job(3, gpus_min=2))
     seen = View(1000.0, (NodeView("n1", (0, 1, 2, 3)),), jobs)

@@ -127,6 +127,7 @@ def test_a_policy_that_breaks_down_is_told_and_the_others_are_not_lost(hpcdl: Ru
         "class Broken:\n    name = 'broken'\n\n    def decide(self, view):\n"
         "        raise ZeroDivisionError('no GPUs per job')\n"
     )
+    (home / "policies" / "broken.py").chmod(0o600)
     done = hpcdl(*asked(files, "--policy", "broken", "--policy", "fifo", "--json"))
     assert done.code == 1
     broken, fifo = json.loads(done.out)["runs"]
