@@ -5,11 +5,13 @@ module; each test has a window of its own.
 """
 
 import asyncio
+import functools
 import importlib.util
 import json
 import os
 import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,14 +34,22 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 SOON_MS = 1000 * SOON_S
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@functools.cache
+def chromium() -> str | None:
+    """The browser that starts here: Ubuntu's `chromium-browser` only says that it is a snap."""
+    found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    return next(
+        (each for each in found if subprocess.run([each, "--version"], capture_output=True).returncode == 0), None
+    )
 
 
 def missing() -> str:
     """What keeps these tests from running, in one line with the next step; "" where nothing does."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: pip install playwright"
-    return "" if CHROMIUM else "no chromium: sudo apt-get install --no-install-recommends chromium"
+    return "" if chromium() else "no chromium: sudo apt-get install --no-install-recommends chromium"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +63,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Browser"]:
     home = tmp_path_factory.mktemp("chromium")
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(
-            executable_path=CHROMIUM,
+            executable_path=chromium(),
             args=["--no-sandbox", "--disable-dev-shm-usage"],
             env={**os.environ, "HOME": str(home)},
             timeout=SOON_MS,
