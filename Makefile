@@ -5,7 +5,7 @@
 # make test-all    everything: repetitions, long stories, all of the frameworks, bare machines; hours
 # make test-frameworks   trainers of the real PyTorch, TensorFlow, JAX, Horovod and others, and what holds; installs them   (30 minutes)
 # make smoke-frameworks   one trainer of each of these, suspended, resumed and done, two at a time; installs them, too   (6 minutes)
-# make test-bare   `make demo` and `make test` on a bare Debian 12 and 13 and Ubuntu, as root and as a user; needs root, unshare, debootstrap   (RELEASES= USERS= COMMANDS= ARGS=)
+# make test-bare   `make demo` and `make test` on a bare Debian 12, 13 and Ubuntu, as root and as a user; needs root, unshare, debootstrap   (RELEASES= USERS= COMMANDS= ARGS=)
 # make lint    formatting, ruff, mypy; the trainer library on Python 3.8
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made

@@ -23,6 +23,11 @@ TIER = os.environ.get("HPCDL_TEST_LOCAL_CHECKPOINTS", "")
 """A folder on a disk of this node: every job saves there first."""
 
 
+ANOTHER_MODEL = ("--model", "another")
+"""Options of a job that is held before another one is promoted: what is learnt of its rates, uneven while it was held,
+says nothing of the other one's."""
+
+
 def kill(pid: int) -> None:
     """SIGKILL, and wait until it is gone."""
     try:

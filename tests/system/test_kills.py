@@ -20,7 +20,7 @@ from hpcdl.agent.supervisor.processes import process_of
 from hpcdl.client import Client
 from hpcdl.wire.access import read_access
 from tests.support.waiting import until
-from tests.system.cluster import PATIENCE_S, TRAINER, Cluster, kill
+from tests.system.cluster import ANOTHER_MODEL, PATIENCE_S, TRAINER, Cluster, kill
 from tests.system.proxy import Proxy
 
 MakeCluster = Callable[..., Cluster]
@@ -180,7 +180,7 @@ def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=4).start()
     cluster.cli("config", "policy", "marble-warm")
     cluster.hold()
-    first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3", options=("--model", "another"))
+    first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3", options=ANOTHER_MODEL)
     stand = cluster.home.parent / "stand"  # whichever of its attempts trains does not end before the kill
     stand.touch()
     script = [sys.executable, "-m", "hpcdl.trainer.gate", str(Path(__file__).with_name("trainer.py"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import Cluster
+from tests.system.cluster import ANOTHER_MODEL, Cluster
 
 MakeCluster = Callable[..., Cluster]
 
@@ -172,17 +172,13 @@ def test_stop_now_leaves_the_last_checkpoints(cluster: Cluster) -> None:
     assert cluster.job(job)["suspends"] == 0
 
 
-OF_ANOTHER_MODEL = ("--model", "another")
-"""Of the first job: on a loaded machine its held steps would show that three GPUs are no faster than one."""
-
-
 def test_marble_promotes_a_secondary_job(make_cluster: MakeCluster) -> None:
     """Figure 5 with the test trainer: two jobs that would take 3 of 4 GPUs; the second starts on one."""
     cluster = make_cluster(gpus=4).start()
     cluster.hold()
     stand = cluster.home.parent / "stand"  # the second one trains until it is promoted, however long that takes
     stand.touch()
-    first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3", options=OF_ANOTHER_MODEL)
+    first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3", options=ANOTHER_MODEL)
     second = cluster.submit("--step-s", 0.02, "--pause", stand, steps=200, gpus="1:3")
     cluster.until_state(second, "RUNNING")
     row = cluster.job(second)
@@ -204,7 +200,7 @@ def test_a_warm_start_waits_at_the_gate_for_its_gpus(make_cluster: MakeCluster) 
     cluster = make_cluster(gpus=4).start()
     cluster.cli("config", "policy", "marble-warm")
     cluster.hold()
-    first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3", options=OF_ANOTHER_MODEL)
+    first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3", options=ANOTHER_MODEL)
     trainer = Path(__file__).with_name("trainer.py")
     stand = cluster.home.parent / "stand"  # it trains until its warm start has its GPUs
     stand.touch()

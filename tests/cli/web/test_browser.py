@@ -39,17 +39,17 @@ SOON_MS = 1000 * SOON_S
 @functools.cache
 def chromium() -> str | None:
     """The browser that starts here: Ubuntu's `chromium-browser` only says that it is a snap."""
-    found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-    return next(
-        (each for each in found if subprocess.run([each, "--version"], capture_output=True).returncode == 0), None
-    )
+    for program in filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        if subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+            return program
+    return None
 
 
 def missing() -> str:
     """What keeps these tests from running, in one line with the next step; "" where nothing does."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: pip install playwright"
-    return "" if chromium() else "no chromium: sudo apt-get install --no-install-recommends chromium"
+    return "" if chromium() else "no chromium that starts: .ci/chromium installs one, or says why it cannot"
 
 
 @pytest.fixture(scope="module")
