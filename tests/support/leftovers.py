@@ -138,11 +138,10 @@ class Session:
                     self._during.setdefault(command, " or ".join(sorted(self.running)))
 
     def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if ended.si_pid in self._workers:
-                    return
-                os.waitpid(ended.si_pid, os.WNOHANG)
+        """One by one: a worker that was killed is waited for by pytest-xdist, and hides nobody behind it meanwhile."""
+        for pid in self._orphans():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
     def _orphans(self) -> list[int]:
         """Those that lost their parent and are there, or were just now."""
