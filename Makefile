@@ -1,6 +1,6 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
-# make test    every part of hpcdl, four tests at a time; on a real Slurm and in Chromium too, which it installs where it may   (JOBS=N)
+# make test    every part of hpcdl, five tests at a time; on a real Slurm and in Chromium too, which it installs where it may   (JOBS=N)
 # make test-pure   of these, the ones without a daemon, an agent or a trainer
 # make test-all    everything: repetitions, long stories, all of the frameworks, bare machines; hours
 # make test-frameworks   trainers of the real PyTorch, TensorFlow, JAX, Horovod and others, and what holds; installs them   (30 minutes)
@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FRAMEWORKS ?= .venv-frameworks
-JOBS   ?= 4
+JOBS   ?= 5
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 
@@ -65,7 +65,7 @@ install-programs:
 	@.ci/tools $(BIN)/python
 
 expect:
-	@echo "hpcdl: tests of every part: 10 to 16 minutes on two idle cores, by how fast they are; more on a busy machine (make smoke: one minute); no GPU is needed"
+	@echo "hpcdl: tests of every part: 8 to 15 minutes on two idle cores, by how fast they are; more on a busy machine (make smoke: one minute); no GPU is needed"
 	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm, Chromium and others, where it may (.ci/slurm, .ci/chromium)"
 
 $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt $(wildcard tests/frameworks/older/*.txt) constraints.txt .ci/frameworks .ci/horovod | $(VENV)/.installed-test
