@@ -373,7 +373,7 @@ def test_what_has_done_all_its_steps_is_left_to_end_by_itself(agent: Agent, says
     begin = f"{ATTACH}say('ready', step=0)\nsay('done', step=300)\n" if says else "import os, time\n"
     order = {} if says else {"progress_regex": r"step (\d+)", "steps": 300}
     agent.start(begin + EXPORTS, plain=not says, **order)
-    agent.printed("step 300/300")
+    agent.printed("step 300/300\n")  # an unbuffered print writes the end of its line apart
     agent.connect().send("suspend", grace_s=600.0)
     agent.wait("suspending")
     assert [each for each in agent.of("note") if "all of its steps are done" in each["text"]]
