@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.extent import one_of
-from tests.support.leftovers import KILL_S, VARIABLE
+from tests.support.leftovers import VARIABLE
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +107,7 @@ def ended(request: pytest.FixtureRequest, temporary: Path) -> Iterator[subproces
                 os.killpg(process.pid, signal.SIGTERM)
             else:
                 process.terminate()
-            process.wait(KILL_S)  # sooner than where it gives up
+            process.wait(180)
             yield process
         finally:
             with contextlib.suppress(ProcessLookupError):
