@@ -32,6 +32,8 @@ def _reason(found: OptionMenu, candidate: Candidate, placement: Placement) -> st
     size = "" if pool is None or pool.sizes else f" of {pool.size}"
     each = "" if nodes == 1 else " each"
     where = f"{gpus}{size} GPUs{each} of {fold_nodes(placement.nodes)}" if size else count(gpus, "GPU")
+    if job.in_end and held is not None:
+        return f"keeps {where}: its script's end runs, and would start over"
     if job.exempt:
         return f"keeps {where}: not preempted before it has trained {STARTS:g} times as long as its start took"
     if candidate.fixed:

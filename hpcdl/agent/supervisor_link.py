@@ -105,6 +105,7 @@ _EVENTS: Mapping[str, tuple[type[ev.Report], tuple[str, ...]]] = {
     "ready": (ev.TrainerReady, ("step",)),
     "saved": (ev.Saved, ("step", "path", "seconds", "final")),
     "damaged": (ev.CheckpointDamaged, ("step", "path", "why")),
+    "done": (ev.TrainingDone, ("step",)),
     "note": (ev.Noted, ("text",)),
 }
 """Records that are reported as they are: as which event, with which of their keys."""
@@ -184,6 +185,8 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint = Cause.OUT_OF_MEMORY
     elif record.get("stale") is True:
         hint = Cause.INFRASTRUCTURE
+    elif record.get("still") is True:
+        hint = Cause.STALLED
     elif record.get("killed") and ended_by is None:
         hint, detail = Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     elif code == OTHER_GPUS_EXIT and record.get("attached") is True:

@@ -122,6 +122,11 @@ def _tell_cancelled(left: list[int], more: dict[str, Any]) -> None:
 
 def _warn(row: Row) -> None:
     """Warn where a suspend loses what a running job has done."""
+    if row.get("end_since") is not None:
+        say(
+            f"job {row['id']} is at its script's end, after its last step: if that is over within its grace period, it "
+            "is DONE; else its end starts over when it is resumed"
+        )
     if row.get("gpus") and row.get("can_suspend") is False and row.get("saved_step") is None:
         say(
             f"job {row['id']} has shown no way to checkpoint (neither hpcdl.attach() nor --signal): it is ended within "

@@ -5,8 +5,8 @@ By the rate that the job shows, else by its profile. Jobs that wait are estimate
 
 from dataclasses import dataclass
 
-from hpcdl.core.fold.observations import measured, observations_of
-from hpcdl.core.model.incarnation import IncarnationState
+from hpcdl.core.fold.observations import end_s, measured, observations_of
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import Job, World
@@ -27,17 +27,29 @@ class TimeLeft:
 
 
 def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLeft | None:
-    """By the rate that it shows, else by its profile, its start included; 0 at its last step, while it finishes.
+    """By the rate that it shows, else by its profile, its start and its script's end included.
 
     None where that is not known, for a job that gives its GPUs back, and where nobody reports its steps.
     """
-    running, total = job.running, profiles.total_of(job)
-    if job.finished or running is None or running.placement is None or not total:
+    running = job.running
+    if job.finished or running is None or running.placement is None:
         return None
     if running.state is IncarnationState.SAVING or running.stop is not None:
         return None
     if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
         return None  # the last step that was reported is old
+    ends_s = end_s(world, job)
+    if running.end_at is not None:
+        return None if ends_s is None else TimeLeft(max(0.0, ends_s - (now - running.end_at)), measured=True)
+    trains = _trains(world, job, running, profiles, now)
+    return None if trains is None else TimeLeft(trains.seconds + (ends_s or 0.0), trains.measured)
+
+
+def _trains(world: World, job: Job, running: Incarnation, profiles: Profiles, now: float) -> TimeLeft | None:
+    """Until its last step."""
+    total, placement = profiles.total_of(job), running.placement
+    if not total or placement is None:
+        return None
     left = total - (job.progress.step or 0)
     if left <= 0:
         return TimeLeft(0.0, measured=True)
@@ -46,7 +58,7 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
     if rate is not None and progress is not None:
         # Where it is slower than it was, or not yet reported, one step is left.
         return TimeLeft(max(1.0 / rate, left / rate - (now - max(progress.at, now - REPORTED_S))), measured=True)
-    profile, placement = profiles.of(job, observations_of(world, job.spec.learns_as)), running.placement
+    profile = profiles.of(job, observations_of(world, job.spec.learns_as))
     if profile is None:
         return None
     seen = world.observed.get(job.spec.learns_as)

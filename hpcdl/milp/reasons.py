@@ -125,6 +125,8 @@ def kept(case: AllocationCase, job: JobView) -> str:
     where = f"keeps {fold_nodes(names)}"
     if any(name not in case.nodes and name not in case.view.bare for name in names):
         return f"{where}, one of whose agents is away"
+    if job.in_end:
+        return f"{where}: its script's end runs, and would start over"
     if job.exempt:
         return f"{where}: not preempted before it has trained {STARTS:g} times as long as its start took"
     return f"{where}: nothing shows yet that it can be suspended"

@@ -28,6 +28,7 @@ from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation, Tier
 from hpcdl.trainer.group.membership import Membership, from_packet
 from hpcdl.trainer.metrics import PendingMetrics, detached
+from hpcdl.trainer.script_end import ScriptEnd
 
 log = logging.getLogger("hpcdl.trainer")
 
@@ -115,6 +116,7 @@ class Session:
         self._handles = False
         self._loops = False  # it was said that the training loop has begun
         self._complete = False  # it was said that the training is
+        self._script_end: ScriptEnd | None = None  # from the last step on
         self._asked = False
         self._ended = self._exiting = False
         self._batch = self.inside and bool(environ.get("HPCDL_ALLOCATION"))
@@ -357,6 +359,16 @@ class Session:
         self._flush()
         self._complete = True
         self.send("done", step=int(step))
+        self._watch_script_end()
+
+    def _watch_script_end(self) -> None:
+        """What follows the last step is a part of the job until the script has come to its end, which is said."""
+        if self.inside and self._script_end is None:
+            self._script_end = ScriptEnd(self._left)
+
+    def _left(self) -> None:
+        if not self._exiting:
+            self.send("left", at=time.clock_gettime(time.CLOCK_BOOTTIME))
 
     # memberships
 
@@ -559,6 +571,8 @@ class Session:
     def _say_saved(self, durable: _Durable, final: bool) -> None:
         body = {"incarnation": self.incarnation, "membership": self.membership, "step": durable.step}
         self.send("saved", **body, path=str(durable.path), seconds=round(durable.seconds, 6), final=final)
+        if self._total is not None and durable.step >= self._total:
+            self._watch_script_end()  # its script may not say that it is done
 
     def exit_suspended(self, hard: bool = False, quick: bool = False) -> NoReturn:
         """Name the last durable checkpoint as the final one, wake the supervisor, and exit with 0; with 143 if there

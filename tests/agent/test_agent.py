@@ -28,7 +28,7 @@ def test_from_start_to_exit(daemon: Daemon, agents: Agents, home: Path) -> None:
     agents.start()
     number = begin(daemon)
     freed = daemon.wait("GpusFreed", 1)
-    assert daemon.kinds(1) == ["Started", "Attached", "TrainerReady", "Saved", "Exited", "GpusFreed"]
+    assert daemon.kinds(1) == ["Started", "Attached", "TrainerReady", "Saved", "TrainingDone", "Exited", "GpusFreed"]
     assert number in daemon.taken
     exited = daemon.wait("Exited", 1)
     assert (exited.code, exited.signal, exited.attached, exited.hint, exited.step) == (0, None, True, None, 5)

@@ -83,7 +83,7 @@ def test_a_trainer_that_ended_without_an_agent_is_reported_later(daemon: Daemon,
     until(lambda: run_folder.is_free(folder), "the end of the trainer")
     agents.start()
     daemon.wait("GpusFreed", 1)
-    assert daemon.kinds(1) == ["Started", "Attached", "TrainerReady", "Saved", "Exited", "GpusFreed"]
+    assert daemon.kinds(1) == ["Started", "Attached", "TrainerReady", "Saved", "TrainingDone", "Exited", "GpusFreed"]
     assert daemon.wait("Exited", 1).code == 0
     assert daemon.wait("Exited", 1).age_s > 0
 

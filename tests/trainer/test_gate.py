@@ -93,7 +93,7 @@ def test_outside_a_gate_it_just_runs(tmp_path: Path, script: Path) -> None:
     with supervisor(tmp_path / "run", None) as parent:
         child = parent.start([*GATE, "--warmup", "beside:warm", script, "--steps", "5"], HPCDL_GPU_COUNT="2")
         assert parent.end(child) == 0
-        assert parent.kinds() == ["attach", "ready", "done"]
+        assert parent.kinds() == ["attach", "ready", "done", "left"]
         said = output(child)
         assert said["argv"] == [str(script), "--steps", "5"]
         assert said["warmed"] is False
@@ -107,7 +107,7 @@ def test_open(tmp_path: Path, script: Path, warmup: str | None) -> None:
         more = ["--warmup", warmup, "--import", "json", "--import", "no_such_module"] if warmup else []
         child = through(parent, [*more, script, "--warmup", "x"], ONE, TWO, HPCDL_EMULATED=str(tmp_path))
         assert parent.end(child) == 0
-        assert parent.kinds() == ["attach", "gate", "opened", "ready", "done"]
+        assert parent.kinds() == ["attach", "gate", "opened", "ready", "done", "left"]
         assert {each["peer"] for each in parent.packets} == {child.pid}
         assert parent.of("gate")[0]["cuda"] is False
         assert parent.of("gate")[0]["warm_s"] >= 0
@@ -163,7 +163,7 @@ def test_cuda_initialised_starts_cold(tmp_path: Path, script: Path) -> None:
     with supervisor(tmp_path / "run", None) as parent:
         child = through(parent, ["--warmup", "beside:touch", script, "a b"], ONE, HPCDL_EMULATED="x")
         assert parent.end(child) == 0
-        assert parent.kinds() == ["attach", "gate", "attach", "opened", "ready", "done"]
+        assert parent.kinds() == ["attach", "gate", "attach", "opened", "ready", "done", "left"]
         assert parent.of("gate")[0]["cuda"] is True
         assert {each["peer"] for each in parent.packets} == {child.pid}
         said = output(child)
@@ -226,7 +226,7 @@ def test_a_warm_up_that_looked_for_gpus_starts_cold(tmp_path: Path, script: Path
     with supervisor(tmp_path / "run", None) as parent:
         child = through(parent, ["--warmup", "beside:look", script], ONE, **driver)
         assert parent.end(child) == 0
-        assert parent.kinds() == ["attach", "gate", "attach", "opened", "ready", "done"]
+        assert parent.kinds() == ["attach", "gate", "attach", "opened", "ready", "done", "left"]
         assert (parent.of("opened")[0]["gpus"], parent.of("opened")[0]["ok"]) == ([ONE], True)
         assert output(child)["warmed"] is False
 

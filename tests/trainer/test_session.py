@@ -40,7 +40,7 @@ def test_uninterrupted(tmp_path: Path) -> None:
         attach = parent.of("attach")[0]
         assert attach["pid"] == attach["peer"] == child.pid
         assert (attach["rank"], attach["incarnation"], attach["membership"], attach["handler"]) == (0, 1, 1, True)
-        assert parent.kinds() == ["attach", "ready", *["saving", "saved"] * 3, "done"]
+        assert parent.kinds() == ["attach", "ready", *["saving", "saved"] * 3, "done", "left"]
         assert [each["step"] for each in parent.of("saved")] == [20, 40, 60]
         assert not any(each["final"] for each in parent.of("saved"))
         assert parent.signals == []

@@ -323,7 +323,8 @@ class Exit:
     """How a trainer ended. `code` or `signal`: of the first process; both None where it never ran. `stale`: another one
     has the checkpoint folder. `oom`: it ran out of memory. `killed`: the signal from outside that ended a process below
     the first one. `repeats`: so many times its ranks had failed alike, with nothing gained between. `node_fault`: its
-    node failed it, and another may not; `permanent`: no other attempt on that node does better."""
+    node failed it, and another may not; `permanent`: no other attempt on that node does better. `still`: it was ended
+    since its script's end stood still."""
 
     code: int | None
     signal: str | None = None
@@ -334,6 +335,7 @@ class Exit:
     repeats: int = 1
     node_fault: bool = False
     permanent: bool = False
+    still: bool = False
 
     @property
     def fields(self) -> dict[str, object]:

@@ -162,6 +162,13 @@ class DonePacket(FromRank):
 
 
 @dataclass(frozen=True, slots=True)
+class LeftPacket(FromRank):
+    """Its script came to its end, at `at` seconds after boot."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class JoinPacket(FromRank):
     """A rank waits to be taken into a membership, which could meet at `address` (the node's lead rank names one)."""
 
@@ -263,6 +270,7 @@ _KINDS: dict[str, type[Packet]] = {
     "save_failed": SaveFailedPacket,
     "damaged": DamagedPacket,
     "done": DonePacket,
+    "left": LeftPacket,
     "join": JoinPacket,
     "reformed": ReformedPacket,
     "broken": BrokenPacket,

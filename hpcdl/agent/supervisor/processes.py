@@ -253,9 +253,14 @@ def incarnation(tag: str, root: int) -> list[Process]:
     return [process for pid, process in sorted(found.items()) if pid != root]
 
 
+def name_of(pid: int) -> str:
+    """Its program's name, as far as the kernel keeps it; "" where it cannot be seen."""
+    return _read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").strip()
+
+
 def described(pid: int) -> str:
     """A process in words: its number, its program's name and its user, as far as they can be seen."""
-    name = _read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").strip()
+    name = name_of(pid)
     owner = _owner(pid)
     if owner is None or not name:
         return f"{pid} (not visible from here)"

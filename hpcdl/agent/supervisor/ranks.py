@@ -41,6 +41,7 @@ class Rank:
         self.ready_at = 0.0
         self.trained_before: float | None = None  # when others were last heard to train, once it was ready itself
         self.saving = False
+        self.left_at: float | None = None  # when its script came to its end, seconds after boot
         self.world = world_of(attach.pid)
         self._start_ticks = processes.start_ticks(attach.pid)  # None: it is gone already, what it said still counts
 
@@ -134,6 +135,13 @@ class TrainerProcesses:
     @property
     def living_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.alive]
+
+    @property
+    def left_at(self) -> float | None:
+        """When the last of its ranks came to its script's end, seconds after boot; None: not all have. A rank that was
+        started again counts in the place of the one before."""
+        times = [rank.left_at for rank in {rank.number: rank for rank in self.ranks.values()}.values()]
+        return max((at for at in times if at is not None), default=None) if None not in times else None
 
     @property
     def loops(self) -> bool:

@@ -28,10 +28,10 @@ from hpcdl.agent.supervisor.output import Log, OutputPipe, ProgressReader, Train
 from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
 from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
 from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
+from hpcdl.agent.supervisor.script_end import Lingering, Teardown
 from hpcdl.agent.supervisor.side_channel import NAME, Listener, RunningClock, SideChannelClient, Wakeup
 from hpcdl.agent.supervisor.start_file import START_FILE, BadStart, Start, read_start
 from hpcdl.agent.supervisor.termination import ABSENCE, DONE, END, LEAVE, SUSPEND, Termination
-from hpcdl.agent.supervisor.watchdog import Watchdog
 from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 TICK_S = 1.0
@@ -90,7 +90,11 @@ class Supervisor:
         self._step: int | None = None
         self._asked_at: float | None = None  # by the clock of the run folder's file system
         self._lingering = Lingering(start.log, start.linger_s)
-        self._closing.finished = lambda: self._lingering.done or self._read_progress.complete
+        self._teardown = Teardown(self._trainer)
+        self._said_done = False  # it is recorded that all of its steps are done
+        self._in_teardown = False  # when its main process ended
+        self._by_itself = False  # it ended before it was sent a signal that ends it
+        self._closing.finished = lambda: self._finished
         self._beat: ClaimBeat | None = None  # None while it has not claimed a folder
         self._save_failed = False
         self._save_errno: int | None = None
@@ -123,7 +127,8 @@ class Supervisor:
         return self._drain.busy
 
     def _timeout(self) -> float:
-        if self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None:
+        ends = self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None
+        if ends or self._trainer.left_at is not None:
             return FAST_TICK_S
         dues = [due for due in (self._clients.next_due, self._drill.due, self._trainer.due) if due is not None]
         return min([DRAIN_TICK_S if self._drain.busy else TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
@@ -153,7 +158,9 @@ class Supervisor:
         self._drill.look(now)
         self._trainer.look(now)
         if running and self._trainer.status is not None:
-            self._ended_by = self._closing.ended_by
+            self._ended_by, self._by_itself = self._closing.ended_by, not self._closing.terminated
+            code, _ = exit_cause.describe(self._trainer.status)
+            self._in_teardown = self._teardown.begun(code, now)
         if self._trainer.status is not None:
             if self._closing.emptied(now):
                 self._guarded(self._clients.drain)  # the word of what was saved last may be still on its way
@@ -161,6 +168,7 @@ class Supervisor:
                     self._finish()
             return
         self._drain.look(now)
+        self._teardown.look(now)
         if self._failure is None and (why := self._memory.exceeded(os.getpid(), now)):
             self._give_up(Exit(FAILED, detail=why, oom=True))
         absent, limit = self._clients.absent_since, self._start.agent_absence_s
@@ -303,6 +311,19 @@ class Supervisor:
         self._reached(progress.step)
         self._clients.progress(progress)
 
+        self._note_done()
+
+    @property
+    def _finished(self) -> bool:
+        """All of its steps are done: what runs is its script's end."""
+        return self._lingering.done or self._read_progress.complete
+
+    def _note_done(self) -> None:
+        if self._finished != self._said_done:
+            self._said_done = self._finished
+            if self._finished:
+                self._record("done", step=self._step or 0)
+
     def _reached(self, step: int | None) -> None:
         if step is not None:
             self._step = step if self._step is None else max(self._step, step)
@@ -419,6 +440,9 @@ class Supervisor:
             case packets.DonePacket():
                 self._reached(packet.step)
                 self._lingering.said_done(self._step or 0, self._clock.now(), self._trainer.writes(rank))
+                self._note_done()
+            case packets.LeftPacket():
+                rank.left_at = packet.at
 
     def _on_saved(self, rank: Rank, packet: packets.SavedPacket) -> None:
         rank.saving = False
@@ -463,14 +487,20 @@ class Supervisor:
         if self._clients.malformed:
             self._note(f"{self._clients.malformed} malformed packets were ignored")
         ours = self._closing.killed or self._drill.killed
-        how = self._failure
+        how, left = self._failure, False
         if how is not None:
             self._ended_by = None
         elif self._ended_by == DONE:
-            self._ended_by, how = None, Exit(0, detail="ended by its supervisor: it was done, and stood still")
+            left = self._teardown.begun(None, self._clock.now())
+            what = "it was done" if left else "it was at its script's end"
+            how = Exit(
+                0 if left else FAILED, detail=f"ended by its supervisor: {what}, and stood still", still=not left
+            )
+            self._ended_by = None
         else:
             trainer, tail = self._trainer, self._output.tail
             how = exit_of(trainer.status, tail, trainer.attached, ours, self._oom_kills, trainer.killed_one)
+            left = self._in_teardown and self._drain.error is None
             if how.oom and how.signal is not None and (why := self._memory.words()):
                 how = replace(how, detail=why)
             if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either
@@ -491,6 +521,8 @@ class Supervisor:
             save_failed=self._save_failed,
             save_errno=self._save_errno,
             done=self._lingering.done or (self._read_progress.complete and how.code == 0),
+            left=left,
+            by_itself=self._by_itself and how.code == 0 and self._trainer.attached and not self._closing.final,
             step=self._step,
             **self._own_saves(),
         )
@@ -545,57 +577,6 @@ def main(argv: list[str]) -> int:
 def _refuse(why: str) -> int:
     sys.stderr.write(f"supervisor: {why}\n")
     return REFUSED
-
-
-STILL = 0.02
-"""Of a CPU for each rank. The threads of one that hangs wait with timeouts, which costs less."""
-
-LOOK_S = 10.0
-
-
-class Lingering:
-    """A trainer that said that it is done and then stands still for ever: it would hold its GPUs for as long.
-
-    `patience_s`: how long it may neither end, nor write output, nor use a CPU; who exports or evaluates does one of
-    these. Times are the supervisor's clock's.
-    """
-
-    def __init__(self, log: str, patience_s: float) -> None:
-        self._ranks = 0  # that are done
-        self._writer = False  # is among them
-        self._step = 0  # at which they were
-        self._log = log
-        self._patience_s = patience_s
-        self._stillness = Watchdog(log, 0.0)
-        self._next_look = 0.0
-
-    @property
-    def done(self) -> bool:
-        """The rank that writes checkpoints said that training is complete. Another one's word says nothing of that: it
-        may not wait for the writer, which may still train, or be killed as it saves."""
-        return self._writer
-
-    def trained(self, step: int) -> None:
-        """A rank has come to this step: beyond the last one it is another training of the same program."""
-        if step > self._step:
-            self._ranks, self._writer = 0, False
-
-    def said_done(self, step: int, now: float, writer: bool) -> None:
-        """A rank says it. `writer`: the one that writes checkpoints."""
-        self._ranks += 1
-        self._writer = self._writer or writer
-        self._step = max(self._step, step)
-        self._stillness = Watchdog(self._log, now, STILL * self._ranks)
-        self._next_look = now
-
-    def over(self, supervisor: int, now: float) -> bool:
-        """Once a turn while the main process runs: true when it has stood still for too long."""
-        if not self.done or now < self._next_look:
-            return False
-        self._next_look = now + min(LOOK_S, self._patience_s / 4)
-        self._stillness.look(supervisor, now)
-        _, still_s, _ = self._stillness.measured(now)
-        return still_s is not None and still_s >= self._patience_s
 
 
 SLACK_S = 2.0  # of file systems that round times

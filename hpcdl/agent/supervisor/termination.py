@@ -176,6 +176,11 @@ class Termination:
         return None if self._ending is None else self._ending.deadline
 
     @property
+    def terminated(self) -> bool:
+        """It was sent SIGTERM or SIGKILL while its main process ran."""
+        return self.killed or (self._ending is not None and self._ending.terminated)
+
+    @property
     def killed(self) -> bool:
         """SIGKILL was sent by us."""
         return bool(self._killed)

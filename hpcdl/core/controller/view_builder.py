@@ -14,6 +14,7 @@ from typing import Any
 from hpcdl.core.controller.history import Group, Histories, groups_of
 from hpcdl.core.fold.fold import ChangeSet
 from hpcdl.core.fold.observations import arrivals_of, measured, observations_of, slower
+from hpcdl.core.fold.observations import end_s as script_end_s
 from hpcdl.core.model.health import Avoided
 from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.job import LARGEST
@@ -25,7 +26,7 @@ from hpcdl.core.model.units import count, gpu_kind
 from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, held_text
 from hpcdl.core.rules import time_limits
 from hpcdl.core.rules.dependencies import waiting_why
-from hpcdl.core.rules.exemption import STARTS, Exemption, exemption
+from hpcdl.core.rules.exemption import STARTS, Exemption, exemption, lifts
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class Views:
         blocked = blocked_why(world, job, now) or self._turns.behind(job) or self._turns.wants(job)
         background = job.running is not None and job.running.is_background
         exempt = None if background else exemption(world, job, profile, self._exempt_starts, usual)
+        end_s = script_end_s(world, job) or 0.0
         known = self._jobs.get(job.id)
         if (
             known is not None
@@ -178,7 +180,8 @@ class Views:
             and known.view.usual == usual
             and known.view.blocked == blocked
             and known.exempt == exempt
-            and known.view.exempt == (can_suspend(job) and exempt is not None and now < exempt.suspend_until)
+            and known.view.end_s == end_s
+            and known.view.exempt == _is_exempt(job, exempt, now)
             and known.view.in_place == (_in_place(job) and not (exempt is not None and now < exempt.rescale_until))
         ):
             return known.view
@@ -191,7 +194,7 @@ class Views:
             total = known.view.total
         else:
             total = profiles.total_of(job)
-        view = _job_view(job, target, profile, usual, total, blocked, largest, exempt, now)
+        view = _job_view(job, target, profile, usual, total, blocked, largest, exempt, now, end_s)
         self._jobs[job.id] = _JobInputs(job, target, profile, view, exempt)
         return view
 
@@ -251,6 +254,7 @@ def _job_view(
     largest: int,
     exempt: Exemption | None,
     now: float,
+    end_s: float,
 ) -> JobView:
     running = job.running
     spec = job.spec
@@ -295,13 +299,19 @@ def _job_view(
         members=() if running is None else running.members,
         weight=spec.weight,
         priority=spec.priority,
-        exempt=stays and can_suspend(job),
+        exempt=_is_exempt(job, exempt, now),
         exempt_until=exempt.suspend_until if exempt is not None and stays else 0.0,
         usual=usual,
         share=spec.share,
         gpu_memory_mib=known_memory_mib(job) if spec.share is not None else None,
         burst=spec.burst,
+        end_s=end_s,
+        in_end=job.ends_cut > 0 if running is None else running.end_at is not None,
     )
+
+
+def _is_exempt(job: Job, exempt: Exemption | None, now: float) -> bool:
+    return can_suspend(job) and lifts(job) and exempt is not None and now < exempt.suspend_until
 
 
 def _in_place(job: Job) -> bool:

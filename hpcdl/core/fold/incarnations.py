@@ -220,7 +220,8 @@ def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     part_of(world, event, incarnation)
     if incarnation.progress is None:
         ob.observe_start(world, job, incarnation, at)
-        incarnation = changed(incarnation, progress=TrainingProgress(at, event.step, at, event.step))
+        end_at = _end_at(job, incarnation, event.step, at)
+        incarnation = changed(incarnation, progress=TrainingProgress(at, event.step, at, event.step), end_at=end_at)
     _put_trained(world, job, ob.began(incarnation, at), changed(job.progress, step=event.step))
 
 
@@ -246,6 +247,13 @@ def _reformed(world: World, event: ev.Reformed, at: float) -> None:
     _put_trained(world, job, incarnation, changed(job.progress, step=event.step))
 
 
+def _end_at(job: Job, incarnation: Incarnation, step: int, at: float) -> float | None:
+    """Since when its script's end runs, where it is known since `at` that `step` is done, or saved: not every trainer
+    says that all of its steps are."""
+    total = job.progress.total if job.spec.total_is_known else None
+    return at if incarnation.end_at is None and total is not None and step >= total else incarnation.end_at
+
+
 def _put_trained(world: World, job: Job, incarnation: Incarnation, progress: JobProgress) -> None:
     """Puts an incarnation that is known to train, and what the job's last start took."""
     start = incarnation.training_start
@@ -253,6 +261,19 @@ def _put_trained(world: World, job: Job, incarnation: Incarnation, progress: Job
         put(world, job, incarnation, progress=progress)
     else:
         put(world, job, incarnation, progress=progress, costs=changed(job.costs, start_s=start.took_s))
+
+
+@effect(ev.TrainingDone, during=(RUNNING, SAVING))
+def _training_done(world: World, event: ev.TrainingDone, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if event.node != incarnation.writer:
+        return  # another node's ranks may not wait for it
+    ob.observe(world, job, incarnation, event.step, at)
+    progress = incarnation.progress
+    if progress is not None:
+        progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
+    step = max(event.step, job.progress.step or 0)
+    put(world, job, changed(incarnation, progress=progress, end_at=at), progress=changed(job.progress, step=step))
 
 
 @effect(ev.Broken, during=(RUNNING, SAVING))
@@ -273,9 +294,10 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     total = before.total if event.total is None else event.total
     progress = incarnation.progress
     if progress is not None:
-        breaks = incarnation.breaks if event.step <= progress.step else 0
+        further = event.step > progress.step
+        breaks, end_at = (0, None) if further else (incarnation.breaks, incarnation.end_at)
         progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
-        incarnation = changed(incarnation, progress=progress, breaks=breaks)
+        incarnation = changed(incarnation, progress=progress, breaks=breaks, end_at=end_at)
     else:
         incarnation = ob.began(incarnation, at)
     _put_trained(world, job, incarnation, JobProgress(event.step, total, before.saved_step, accuracy))
@@ -292,7 +314,8 @@ def _saved(world: World, event: ev.Saved, at: float) -> None:
     step = job.progress.step
     if not part.leaving:
         step = saved if step is None else max(step, event.step)
-    incarnation = changed(incarnation, checkpoint=DurableCheckpoint(saved, final))
+    end_at = incarnation.end_at if final else _end_at(job, incarnation, saved, at)
+    incarnation = changed(incarnation, checkpoint=DurableCheckpoint(saved, final), end_at=end_at)
     progress, costs = changed(job.progress, step=step, saved_step=saved), changed(job.costs, save_s=event.seconds)
     put(world, job, incarnation, progress=progress, costs=costs)
 
@@ -311,6 +334,8 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         signal=event.signal,
         ended_by=event.ended_by,
         done=event.done,
+        left=event.left,
+        by_itself=event.by_itself,
         hint=event.hint,
         detail=event.detail,
         repeats=event.repeats,
@@ -403,8 +428,10 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         failed = event.cause in FAILURES or event.cause is Cause.DONE
         world.jobs[job.id] = changed(job, live=live, warm_failed=job.warm_failed or failed)
         return
-    if event.cause is Cause.SUSPENDED:
+    if event.cause is Cause.SUSPENDED and incarnation.end_at is None:
         ob.observe_save(world, job, incarnation, at)
+    if event.cause is Cause.DONE:
+        ob.observe_end(world, job, incarnation, at)
     if not event.perhaps_own:
         note_ending(world, job.id, incarnation, event.cause, at)
     before, failed = job.failures, event.cause in FAILURES
@@ -431,6 +458,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         unfit_nodes=event.unfit_nodes,
         held=job.held or bool(event.hold),
         held_after=event.hold or job.held_after,
+        ends_cut=job.ends_cut + 1 if incarnation.end_at is not None else 0 if incarnation.steps else job.ends_cut,
     )
 
 
@@ -457,7 +485,7 @@ def accepts(world: World, event: ev.Report) -> bool:
         return part.exited and not part.freed
     if isinstance(event, ev.Started):
         return not part.started
-    if isinstance(event, ev.Progressed | ev.TrainerReady):
+    if isinstance(event, ev.Progressed | ev.TrainerReady | ev.TrainingDone):
         # What was left out of its membership, or is no part of one yet, is not where the job stands.
         return not part.leaving and (not incarnation.members or part.node in incarnation.members)
     return True

@@ -127,6 +127,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         fruitless=0,
         unfit_nodes=(),
         held_after="",
+        ends_cut=0,
     )
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None
@@ -164,7 +165,7 @@ def job_released(world: World, event: ev.JobReleased, at: float) -> None:
     job = unfinished(world, event)
     if job.held_after:  # what it failed of is said to be mended: failures are counted anew
         failures = FailureHistory(total=job.failures.total, retries_used=job.failures.retries_used)
-        job = changed(job, held_after="", failures=failures, fruitless=0, unfit_nodes=())
+        job = changed(job, held_after="", failures=failures, fruitless=0, unfit_nodes=(), ends_cut=0)
     world.jobs[event.job] = changed(job, held=False)
 
 

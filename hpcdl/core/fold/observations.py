@@ -37,6 +37,9 @@ KEPT_RATES = 64
 OF_A_START = ("startup_s", "resume_s", "resume_up_s", "move_s")
 """Kinds of times that a start shows."""
 
+OF_AN_END = "end_s"
+"""Kind of time that the end of a script shows."""
+
 GRAIN = 1.25
 """The seconds that a rate was seen for are rounded to powers of it."""
 
@@ -105,6 +108,20 @@ def observe_save(world: World, job: Job, incarnation: Incarnation, at: float) ->
     aim = None if target is None else target.placement
     moves = aim is not None and aim.nodes != incarnation.nodes
     _took(world, job, "move_save_s" if moves else "save_s", at - incarnation.stop.at)
+
+
+def observe_end(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
+    """Its script ended by itself after its last step: adds how long that took."""
+    exited = [part.exited_at for part in incarnation.parts if part.exited_at is not None]
+    if incarnation.end_at is not None and max(exited, default=at) >= incarnation.end_at:
+        _took(world, job, OF_AN_END, max(exited, default=at) - incarnation.end_at)
+
+
+def end_s(world: World, job: Job) -> float | None:
+    """What the ends of its script took, after the last step; None: none was seen."""
+    seen = world.observed.get(job.spec.learns_as)
+    took = None if seen is None else next((each for each in seen.times if each.what == OF_AN_END), None)
+    return None if took is None else _mean(took).seconds
 
 
 def observe_rescale(world: World, job: Job, incarnation: Incarnation, seconds: float) -> None:

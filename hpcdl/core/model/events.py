@@ -334,6 +334,12 @@ class Saved(Report, frozen=True):
     final: bool = False
 
 
+class TrainingDone(Report, frozen=True):
+    """All steps are done, `step` of them: from here on the end of its script runs."""
+
+    step: int = 0
+
+
 class CheckpointDamaged(Report, frozen=True):
     """The checkpoint of `step` is not what was written: it was set aside at `path`, and the one before is used."""
 
@@ -346,6 +352,8 @@ class Exited(Report, frozen=True):
     """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code.
 
     `done`: the trainer said that its training is complete. `ended_by`: what it was asked to: suspend, end, absence.
+    `left`: its script had come to its end. `by_itself`: it exited with 0, before it was sent a signal that ends it, and
+    with no checkpoint that answered a suspend; of a trainer that attached.
     """
 
     code: int | None = None
@@ -365,6 +373,8 @@ class Exited(Report, frozen=True):
     """Another start comes no further: what it needs cannot be made there."""
     node_fault: bool = False
     """Its node failed it, a mount of it say: another one may not. Where it is `permanent` too, it may be its user's."""
+    left: bool = False
+    by_itself: bool = False
 
 
 class GpusFreed(Report, frozen=True):

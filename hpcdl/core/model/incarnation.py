@@ -126,6 +126,8 @@ class Part:
     signal: str | None = None  # that ended its first process; None: none did
     ended_by: str | None = None  # what was asked of it then: suspend, end, leave, absence (of an agent); None: nothing
     done: bool = False  # its trainer reported that the training is complete
+    left: bool = False  # its script had come to its end
+    by_itself: bool = False  # it exited with 0 before a signal ended it, and nothing that it saved answered a suspend
     hint: Cause | None = None  # the cause, where the agent knows more than the code says; None: it does not
     detail: str = ""  # of its end, in words
     exited_at: float | None = None  # None before
@@ -276,6 +278,7 @@ class Incarnation:
     training_start: TrainingStart | None = None  # None until it is known to train
     progress: TrainingProgress | None = None  # None until its training loop says that it begins
     checkpoint: DurableCheckpoint | None = None  # None before the first one
+    end_at: float | None = None  # since when all of its steps are done, and its script's end runs; None before
     stall: Stall | None = None  # None while it moves
     stop: StopRequest | None = None  # None while nothing was asked of it
 

@@ -92,6 +92,8 @@ class JobView:
     share: Sharing | None = None  # what it agrees to on its GPUs; None: it shares them with nobody
     gpu_memory_mib: int | None = None  # what it takes of each GPU, measured or stated; None: not known
     burst: tuple[StagePlan, ...] = ()  # its burst-parallel plans, by GPUs ascending; (): it is not burst-parallel
+    end_s: float = 0.0  # what ends of its script take after the last step, as far as is known
+    in_end: bool = False  # all of its steps are done, and its script's end runs, or is to run again
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 
@@ -119,15 +121,27 @@ class JobView:
 
     def steps(self, now: float, kind: str = "") -> float:
         """Steps done by `now`: those reported, carried on at its profile's rate on GPUs of that kind."""
-        if self.step_at is None or self.placement is None or self.profile is None or now <= self.step_at:
+        if self.in_end or self.step_at is None or self.placement is None or self.profile is None or now <= self.step_at:
             return float(self.step)
         rate = self.profile.on(kind).rate(self.placement.per_node, len(self.placement.shares))
         done = self.step + (now - self.step_at) * rate
         return done if self.total is None else min(done, float(self.total))
 
     def remaining(self, now: float, kind: str = "") -> float | None:
-        """Steps that it still has to do at `now`, or None where their number is not known."""
-        return None if self.total is None else max(0.0, self.total - self.steps(now, kind))
+        """Steps that it still has to do at `now`, or None where their number is not known; its script's end, as far as
+        that is known, counts for as many as it would do meanwhile."""
+        if self.in_end:
+            left = 0.0 if self.placement is not None else 1.0
+        elif self.total is None:
+            return None
+        else:
+            left = max(0.0, self.total - self.steps(now, kind))
+        if self.profile is None or not self.end_s:
+            return left
+        held = self.placement
+        nodes, gpus = (self.nodes, self.gpus_min) if held is None else (len(held.shares), held.per_node)
+        since = self.step_at if self.in_end and self.step_at is not None else now
+        return left + max(0.0, self.end_s - (now - since)) * self.profile.on(kind).rate(gpus, nodes)
 
     def attained_gpu_s(self, now: float) -> float:
         """GPU seconds that it has held until `now`."""

@@ -149,6 +149,7 @@ class Job:
     fruitless: int = 0  # attempts in a row that failed by no error of its program's and got no further
     unfit_nodes: tuple[str, ...] = ()  # those that failed it since it last began on any, a mount of theirs say
     held_after: str = ""  # after what it is held, failures that were not its program's say; "": its user did that
+    ends_cut: int = 0  # attempts in a row that were ended at the end of its script, after the last step
 
     @property
     def identity(self) -> str:

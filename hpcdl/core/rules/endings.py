@@ -11,7 +11,6 @@ from msgspec import structs
 
 from hpcdl.core.model.events import Event, IncarnationEnded, JobEnded, LeftBehind
 from hpcdl.core.model.incarnation import (
-    OUTSIDE_CAUSES,
     OUTSIDE_CODES,
     Cause,
     Incarnation,
@@ -101,27 +100,24 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     saved_all = at_end and total is not None and done.saved_step is not None and done.saved_step >= total
     suspended = incarnation.checkpoint if incarnation.checkpoint is not None and incarnation.checkpoint.final else None
     said_done = any(part.done for part in parts) and all(map(_finished, parts))
-    if (saved_all or (said_done and suspended is None)) and not any(part.lost or _failed(part) for part in parts):
-        # Whatever ended it on its way out, suspended or killed: another attempt would have nothing to train.
+    in_end = suspended is None and (saved_all or said_done)
+    if in_end and all(map(_came_to_its_end, parts)):
         worst = next((part for part in parts if part.code or part.signal), None)
-        return Cause.DONE, "" if worst is None else f"all of its steps were done, {_how(worst)}"
+        return Cause.DONE, "" if worst is None else f"its script had come to its end, {_how(worst)}"
     if suspended is not None and (clean or lost is not None or incarnation.ending is None):
         return Cause.SUSPENDED, f"saved at step {suspended.step}"
     if lost is not None:
-        return Cause.NODE_LOST, f"node {lost.node}: {lost.detail}"
+        return Cause.NODE_LOST, f"node {lost.node}: {lost.detail}{_at_end(in_end)}"
     hinted = next((part for part in parts if part.hint is not None), None)
     # The rest of a job whose part on one node was taken away is ended for lack of it: still nobody's fault.
     taken = hinted is not None and hinted.hint is Cause.PREEMPTED and incarnation.ending is Cause.INFRASTRUCTURE
     if hinted is not None and hinted.hint is not None and (incarnation.ending is None or taken):
-        return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
+        return hinted.hint, f"{_how(hinted)}{_at_end(in_end)}"  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
-    # Asked to go, a program may exit with 0 only because it caught a signal: it is done if it said so, or was at its
-    # last step. One that was complete and said neither resumes from its last checkpoint and comes to its end again.
-    complete = at_end or said_done
-    if clean and (not asked or (complete and "end" not in asked)):
+    if clean and (not asked or ("end" not in asked and _ended_by_itself(job, incarnation, parts, at_end or said_done))):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
-        return Cause.SUSPENDED, _by_itself(job, parts) or "exited at the suspend signal"
+        return Cause.SUSPENDED, _kept_by_itself(job, parts) or "exited at the suspend signal"
     culprit = _culprit(parts) if asked <= {"end"} else None
     stop = incarnation.stop
     if stop is not None and stop.cause is not None and (culprit is None or stop.cause is not Cause.INFRASTRUCTURE):
@@ -130,9 +126,11 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return culprit.hint, _how(culprit)
     worst = culprit or next((part for part in parts if part.code or part.signal), parts[0])
     detail = _how(worst)
+    if asked and asked <= {"suspend", "absence"} and in_end and culprit is None and _has_saved_it(job):
+        return Cause.SUSPENDED, f"its script's end was not over within the grace period, and starts over: {detail}"
     if asked and asked <= {"suspend", "absence"} and _untrained(job, incarnation):
         return Cause.PREEMPTED, UNTRAINED
-    if asked and asked <= {"suspend", "absence"} and (saved := _by_itself(job, parts)):
+    if asked and asked <= {"suspend", "absence"} and (saved := _kept_by_itself(job, parts)):
         return Cause.SUSPENDED, f"{saved}, {detail}"
     if asked and culprit is None and job.spec.resumes:
         seen = next((f", the newest is {part.older}" for part in parts if part.older), "")
@@ -142,25 +140,40 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace period, {detail}"
     if killed_from_outside(worst):
-        return Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
+        return Cause.INFRASTRUCTURE, f"killed from outside{_at_end(in_end)}, {detail}"
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer attempt had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
 
 
-def _by_itself(job: Job, parts: Iterable[Part]) -> str:
+def _came_to_its_end(part: Part) -> bool:
+    """Whether all of its script was run: what ended it then, a signal or a launcher's code, ended its teardown."""
+    return not part.lost and (part.left or (part.code == 0 and part.signal is None))
+
+
+def _ended_by_itself(job: Job, incarnation: Incarnation, parts: Iterable[Part], complete: bool) -> bool:
+    """Whether exits with 0 are ends of its script, though it was asked to go. A program may exit so because it caught a
+    signal: one that does is not taken at its word, and of one that never attached only what was `complete` counts."""
+    if not incarnation.attached:
+        return complete
+    return job.spec.resumes is None and not has_own_handler(job) and all(part.by_itself for part in parts)
+
+
+def _has_saved_it(job: Job) -> bool:
+    """Its newest checkpoint is of its last step: another attempt trains nothing."""
+    return job.progress.saved_step is not None and job.progress.saved_step >= (job.progress.step or 0)
+
+
+def _at_end(in_end: bool) -> str:
+    return " at its script's end, which starts over" if in_end else ""
+
+
+def _kept_by_itself(job: Job, parts: Iterable[Part]) -> str:
     """What is known of a program that resumes by itself: what was seen, or its user's word; else ""."""
     kept = next((part.kept for part in parts if part.kept), "")
     if kept:
         return f"its program saved {kept} by itself"
     return "its program resumes by itself" if job.spec.resumes == "" else ""
-
-
-def _failed(part: Part) -> bool:
-    """Whether it ended by an error of its own."""
-    if part.hint is not None:
-        return part.hint not in OUTSIDE_CAUSES
-    return part.ended_by is None and bool(part.code or part.signal) and not killed_from_outside(part)
 
 
 def _finished(part: Part) -> bool:
@@ -228,8 +241,9 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
             event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(pauses - 2, 16))
         )
     permanent = lasting and fails_everywhere(world, job, unfit)
-    final, why = _final(job, event, again, permanent, rules)
-    hold = "" if final is not None or permanent else _hold(event, again, rules)
+    final, why = _final(job, event, again, permanent, incarnation.end_at is not None, rules)
+    ends = again if incarnation.end_at is not None else 0
+    hold = "" if final is not None or permanent else _hold(event, again, ends, rules)
     return structs.replace(event, final=final, final_detail=why, hold=hold)
 
 
@@ -251,9 +265,11 @@ def _got_further(job: Job, incarnation: Incarnation) -> bool:
     return begun.step > begun.ready_step
 
 
-def _final(job: Job, ended: IncarnationEnded, again: int, permanent: bool, rules: Rules) -> tuple[JobState | None, str]:
+def _final(
+    job: Job, ended: IncarnationEnded, again: int, permanent: bool, in_end: bool, rules: Rules
+) -> tuple[JobState | None, str]:
     """What the job becomes after this end, or None where it goes on. `again`: how often it ended in this way;
-    `permanent`: it will again, on whichever node."""
+    `permanent`: it will again, on whichever node. `in_end`: at the end of its script."""
     if ended.cause is Cause.DONE:
         return JobState.DONE, ended.detail
     if job.cancelling or ended.cause is Cause.CANCELLED:
@@ -265,7 +281,8 @@ def _final(job: Job, ended: IncarnationEnded, again: int, permanent: bool, rules
         return JobState.FAILED, f"{ended.detail}{spent}"
     if ended.cause not in FAILURES:
         return None, ""
-    own = permanent or ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.STALLED)
+    own = permanent or ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY)
+    own = own or (ended.cause is Cause.STALLED and not in_end)
     if own and again >= rules.poison_limit:
         where = "" if ended.reached is None else f" at step {ended.reached}"
         return JobState.FAILED, f"{POISON}: {again} times the same{where}: {ended.detail}"
@@ -275,9 +292,12 @@ def _final(job: Job, ended: IncarnationEnded, again: int, permanent: bool, rules
     return None, ""
 
 
-def _hold(ended: IncarnationEnded, again: int, rules: Rules) -> str:
+def _hold(ended: IncarnationEnded, again: int, ends: int, rules: Rules) -> str:
     """After what the job is held, "" where it goes on: it is not to use up machines on which it comes no further, and
-    what was no fault of its program must not end it. `again`: how often it ended in this way."""
+    what was no fault of its program must not end it. `again`: how often it ended in this way; `ends`: of these, at the
+    end of its script."""
+    if ends >= rules.poison_limit and ended.cause in (Cause.INFRASTRUCTURE, Cause.STALLED):
+        return f"its script's end was cut off {ends} times alike: {ended.detail}"
     if ended.cause is not Cause.INFRASTRUCTURE or max(again, ended.fruitless) < rules.poison_limit_infrastructure:
         return ""
     if ended.fruitless < again:

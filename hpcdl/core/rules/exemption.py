@@ -21,6 +21,9 @@ STARTS = 3.0
 PRIOR_S = 30.0
 """What a start is taken to take where none of any job was seen."""
 
+ENDS_CUT = 3
+"""After so many attempts in a row that were ended at its script's end, no priority takes the job's GPUs there."""
+
 STARTING_S = 3600.0
 """A trainer that says when it is ready, and does not, is exempt for so long after its start."""
 
@@ -47,6 +50,8 @@ def exemption(
     jobs like it.
     """
     running = job.running
+    if running is not None and running.end_at is not None and running.ending is None:
+        return Exemption(math.inf, math.inf, True)  # it would start its script's end over
     if not starts or running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
         return None
     granted_at = running.holds_since
@@ -64,6 +69,11 @@ def exemption(
     else:
         rescale_until = start.at + starts * _rescale_s(world, job, start.took_s)
     return Exemption(until, rescale_until, True)
+
+
+def lifts(job: Job) -> bool:
+    """Whether a job of a higher priority may preempt the job's attempt although it is exempt."""
+    return job.running is None or job.running.end_at is None or job.ends_cut < ENDS_CUT
 
 
 def expected_start_s(world: World, job: Job, profile: Profile | None, group: UsualJob | None = None) -> float:

@@ -67,6 +67,8 @@ def _watched(world: World, incarnation: Incarnation, still: StallMeasurement) ->
 def _quiet(incarnation: Incarnation, still: StallMeasurement, now: float) -> tuple[str, float | None]:
     """Of which kind the progress is that is missing, and for how long."""
     granted = incarnation.granted_at if incarnation.granted_at is not None else now
+    if incarnation.end_at is not None:
+        return NO_OUTPUT, still.idle_s  # it makes no step any more
     if still.step_s is not None:
         # A report that came after the measurement counts, too.
         newest = 0.0 if incarnation.progress is None else incarnation.progress.at

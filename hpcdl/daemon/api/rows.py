@@ -112,6 +112,7 @@ class RowBuilder:
             "metric": metric,
             "not_finite_since": diverged_at,
             "eta_s": None if left is None else left.seconds,
+            "end_since": None if running is None else running.end_at,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,
             "tags": list(spec.tags) or None,

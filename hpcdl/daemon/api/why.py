@@ -4,6 +4,7 @@ It reads the world, the last plan's reasons and the queue, and changes nothing. 
 is in the way, how many GPUs are missing, and the command that helps.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,13 +62,17 @@ def _planned(world: World, job: Job, said: Mapping[int, str]) -> str:
 def _exempt(world: World, job: Job, now: float) -> str:
     """Which jobs may not be preempted yet for one that waits; "" where that is not what it waits for."""
     ends: dict[int, float | None] = {}
+    in_end: list[int] = []
     for number in world.live:
         other = world.jobs[number]
         known = exemption(world, other, None, STARTS) if can_suspend(other) else None
         if known is not None and now < known.suspend_until and other.spec.priority >= job.spec.priority:
-            ends[number] = known.suspend_until if known.begun else None
+            if known.suspend_until == math.inf:
+                in_end.append(number)
+            else:
+                ends[number] = known.suspend_until if known.begun else None
     if not ends:
-        return ""
+        return f"; {jobs_text(world, sorted(in_end)[:MOST_NAMED], job)}: the end of its script runs" if in_end else ""
     first = min((at for at in ends.values() if at is not None), default=None)
     names = ", ".join(map(str, sorted(ends)[:MOST_NAMED])) + (", ..." if len(ends) > MOST_NAMED else "")
     kept = f"job {names} is kept" if len(ends) == 1 else f"jobs {names} are kept"
@@ -106,12 +111,14 @@ def reason(
     if state is JobState.STARTING and running is not None:
         waits = [part.node for part in running.parts if not part.started]
         return f"its processes are starting on {fold_nodes(waits)}" if waits else "its processes get ready to train"
+    if state is JobState.RUNNING and running is not None and running.end_at is not None:
+        return f"all steps done: its script's end has run for {seconds_text(max(0.0, at - running.end_at))}"
     if state is JobState.RUNNING and running is not None and _all_here(world, running):
         return ""
     if running is None and target is not None and target.placement is not None:
         return _waits_for_gpus(world, job, target.placement) or planned
     if job.held:
-        over = "; it starts over" if _starts_over(job) else ""
+        over = "; it starts over" if _starts_over(job) else "; its script's end starts over" if job.ends_cut else ""
         return f"{held_text(job)}{over}"
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
@@ -133,6 +140,11 @@ def _all_here(world: World, running: Incarnation) -> bool:
 def _saving(world: World, job: Job, running: Incarnation, planned: str, queue: Queue, now: float) -> str:
     """Why a job saves its checkpoint and gives its GPUs back, for whom, and when it resumes."""
     wanted = _wanted_by(world, job, running)
+    if running.end_at is not None:
+        takers = _takers(world, job, running)
+        why = wanted or (f"{jobs_text(world, takers, job)} comes first" if takers else planned)
+        text = "DONE if its script's end is over within the grace period, else that starts over"
+        return f"{text}: {why}" if why else text
     if wanted:
         return f"saving its checkpoint, then freeing its GPUs: {wanted}"
     target = world.targets.get(job.id)

@@ -11,8 +11,8 @@ import pytest
 from hpcdl.agent.supervisor import watchdog
 from hpcdl.agent.supervisor.packets import AttachPacket
 from hpcdl.agent.supervisor.ranks import TrainerProcesses
+from hpcdl.agent.supervisor.script_end import Lingering
 from hpcdl.agent.supervisor.side_channel import SideChannelClient
-from hpcdl.agent.supervisor.supervisor import Lingering
 
 PATIENCE_S = 100.0
 

@@ -198,7 +198,7 @@ def test_a_rank_that_attaches_while_its_node_leaves(agent: Agent) -> None:
 @pytest.mark.parametrize("kinds,ended_by", [(("leave", "end"), "end"), (("end", "leave"), "end"),
                                             (("suspend", "leave"), "suspend")])  # fmt: skip
 def test_an_end_is_stronger_and_a_suspend_stays_one(agent: Agent, kinds: tuple[str, ...], ended_by: str) -> None:
-    agent.start(ATTACH + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(300)")
+    agent.start("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ATTACH + "time.sleep(300)")
     client = agent.connect()
     agent.wait("attached")
     for kind in kinds:

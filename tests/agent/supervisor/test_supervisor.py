@@ -28,16 +28,19 @@ print("bye")
     )
     record = agent.exit()
     kinds = [each["type"] for each in agent.records()]
-    assert kinds == ["supervisor", "started", "attached", "ready", "saved", "exit"]
+    assert kinds == ["supervisor", "started", "attached", "ready", "saved", "done", "exit"]
     assert record | {"t": 0, "boot": 0} == {
         "v": 1,
-        "n": 6,
+        "n": 7,
         "type": "exit",
         "t": 0,
         "boot": 0,
         "code": 0,
         "signal": None,
         "attached": True,
+        "still": False,
+        "left": False,
+        "by_itself": True,
         "ended_by": None,
         "oom": False,
         "killed": None,

@@ -314,17 +314,23 @@ def test_without_an_agent_it_is_suspended(agent: Agent) -> None:
     assert agent.of("saved", final=True)
 
 
+LEFT = "say('left', at=time.clock_gettime(time.CLOCK_BOOTTIME))\n"
+
+
+@pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_trainer_that_is_done_and_never_ends(agent: Agent, deaf: bool) -> None:
+def test_a_trainer_that_is_done_and_never_ends(agent: Agent, deaf: bool, left: bool) -> None:
+    """What hangs in its script's end failed to come to it; what hangs on its way out is done."""
     prepare = "signal.signal(15, lambda n, f: None)\n" if deaf else ""
+    end = LEFT if left else ""
     agent.start(
-        ATTACH + prepare + "say('ready', step=0)\nsaved(3)\nsay('done', step=3)\nwhile True: time.sleep(0.2)",
+        ATTACH + prepare + f"say('ready', step=0)\nsaved(3)\nsay('done', step=3)\n{end}while True: time.sleep(0.2)",
         linger_s=0.4,
         grace_s=0.5 if deaf else 60.0,
     )
     record = agent.exit()
-    assert (record["code"], record["signal"], record["ended_by"]) == (0, None, None)  # training is complete, after all
-    assert (record["done"], record["step"]) == (True, 3)
+    assert (record["code"], record["signal"], record["ended_by"]) == (0 if left else 1, None, None)
+    assert (record["done"], record["step"], record["left"], record["still"]) == (True, 3, left, not left)
     assert "still" in record["detail"]
     assert signals(agent)[-1] == ("SIGKILL" if deaf else "SIGTERM")
     assert agent.of("note", text="done, and still for 0.4 s without an end: the trainer is ended")
@@ -381,6 +387,7 @@ def test_what_has_done_all_its_steps_is_left_to_end_by_itself(agent: Agent, says
     (agent.base / "go").touch()
     record = agent.exit()
     assert (record["code"], record["ended_by"], record["done"]) == (0, "suspend", True)
+    assert record["by_itself"] is says  # of one that never attached that is not known
     assert agent.output().endswith("exported\n")
 
 

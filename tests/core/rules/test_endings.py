@@ -151,41 +151,88 @@ def test_of_a_program_with_a_handler_of_its_own_no_more_is_said_than_is_known(pr
 @pytest.mark.parametrize(("total", "cause"), [(50, Cause.DONE), (51, Cause.SUSPENDED)])
 def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, cause: Cause) -> None:
     job = replace(JOB, progress=JobProgress(50, total, 40))
-    assert cause_of(job, incarnation(part(code=0, ended_by="suspend")))[0] is cause
+    assert cause_of(job, incarnation(part(code=0, ended_by="suspend"), attached=False))[0] is cause
     assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
+
+
+def test_what_ended_by_itself_is_done_though_a_suspend_was_pending() -> None:
+    """Of a trainer that attached, before any signal that ends it, and with nothing saved in answer."""
+    itself = part(code=0, ended_by="suspend", by_itself=True)
+    assert cause_of(JOB, incarnation(itself)) == (Cause.DONE, "")
+    assert cause_of(JOB, incarnation(itself, replace(itself, node="n2")))[0] is Cause.DONE
+    assert cause_of(JOB, incarnation(itself, part(node="n2", code=0, ended_by="suspend")))[0] is Cause.SUSPENDED
+    assert cause_of(JOB, incarnation(itself, checkpoint=SUSPENDED))[0] is Cause.SUSPENDED
+    assert cause_of(JOB, incarnation(replace(itself, ended_by="end"), ending=Cause.PREEMPTED))[0] is Cause.PREEMPTED
+    for spec in (replace(JOB.spec, resumes=""), replace(JOB.spec, signal="SIGTERM")):
+        assert cause_of(replace(JOB, spec=spec), incarnation(itself))[0] is Cause.SUSPENDED
 
 
 @pytest.mark.parametrize(("regex", "preset"), [("([0-9]+)", None), (None, "hf")])
 def test_a_total_that_was_read_from_any_bar_ends_nothing(regex: str | None, preset: str | None) -> None:
     """`1/1` of a shard that is written, and an exit with 0 at a suspend."""
-    asked = incarnation(part(code=0, ended_by="suspend"))
+    asked = incarnation(part(code=0, ended_by="suspend"), attached=False)
     job = replace(JOB, progress=JobProgress(1, 1, 40), spec=replace(JOB.spec, progress_regex=regex, progress=preset))
     assert cause_of(job, asked)[0] is Cause.SUSPENDED
     said = replace(job, progress=JobProgress(300, 300, 40), spec=replace(job.spec, steps=300))
     assert cause_of(said, asked)[0] is Cause.DONE
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"code": 143}, {"signal": "SIGKILL"}, {"signal": "SIGTERM"}, {"code": 0}, {"code": 137}],
-)
+ALL_SAVED = replace(JOB, progress=JobProgress(300, 300, 300))
+AT_ITS_END = [(JOB, {"done": True}, None), (ALL_SAVED, {}, DurableCheckpoint(300))]
+ENDS = [{"code": 143}, {"signal": "SIGKILL"}, {"signal": "SIGTERM"}, {"signal": "SIGSEGV"}, {"code": 137}, {"code": 1}]
+
+
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("asked", ["suspend", "absence", "end", None])
-def test_past_its_last_step_it_is_done_whatever_ends_it(how: dict[str, object], asked: str | None) -> None:
-    ended = part(ended_by=asked, **how)
+@pytest.mark.parametrize(("job", "said", "saved"), AT_ITS_END)
+def test_once_its_script_has_come_to_its_end_it_is_done_whatever_ends_it(
+    job: Job, said: dict[str, object], saved: DurableCheckpoint | None, asked: str | None, how: dict[str, object]
+) -> None:
     ending = Cause.PREEMPTED if asked == "end" else None
-    said = incarnation(replace(ended, done=True), ending=ending)
-    assert cause_of(JOB, said)[0] is Cause.DONE
-    durable = replace(JOB, progress=JobProgress(300, 300, 300))
-    assert cause_of(durable, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(300)))[0] is Cause.DONE
-    assert (
-        cause_of(durable, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(300, final=True)))[0]
-        is Cause.DONE
-    )
-    if asked is not None and how.get("code") != 0:
-        unsaved = replace(durable, progress=JobProgress(300, 300, 200))
-        assert (
-            cause_of(unsaved, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(200)))[0] is not Cause.DONE
-        )
+    left = part(ended_by=asked, left=True, **how, **said)
+    assert cause_of(job, incarnation(left, ending=ending, checkpoint=saved))[0] is Cause.DONE
+    running = replace(left, left=False)
+    assert cause_of(job, incarnation(running, ending=ending, checkpoint=saved))[0] is not Cause.DONE
+    both = incarnation(left, replace(running, node="n2"), ending=ending, checkpoint=saved)
+    assert cause_of(job, both)[0] is not Cause.DONE
+    lost = incarnation(left, replace(LOST, done=True), ending=ending, checkpoint=saved)
+    assert cause_of(job, lost)[0] is not Cause.DONE
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "detail"),
+    [
+        ({"signal": "SIGKILL"}, Cause.INFRASTRUCTURE,
+         "killed from outside at its script's end, which starts over, ended by SIGKILL"),
+        ({"code": 3, "detail": "ValueError: x"}, Cause.USER_ERROR, "exit code 3: ValueError: x"),
+        ({"signal": "SIGSEGV"}, Cause.USER_ERROR, "ended by SIGSEGV"),
+        ({"signal": "SIGTERM", "ended_by": "suspend"}, Cause.SUSPENDED,
+         "its script's end was not over within the grace period, and starts over: ended by SIGTERM"),
+        ({"code": 0, "ended_by": "suspend"}, Cause.DONE, ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("job", "said", "saved"), AT_ITS_END)
+def test_what_follows_the_last_step_is_a_part_of_the_job(
+    job: Job,
+    said: dict[str, object],
+    saved: DurableCheckpoint | None,
+    how: dict[str, object],
+    cause: Cause,
+    detail: str,
+) -> None:
+    done = job if saved is not None else replace(job, progress=JobProgress(40, None, 40))
+    assert cause_of(done, incarnation(part(**how, **said), checkpoint=saved)) == (cause, detail)
+
+
+def test_a_suspend_at_the_last_step_is_one() -> None:
+    """It saved all of its steps in answer, and went: the end of its script was not run."""
+    final = DurableCheckpoint(300, final=True)
+    assert cause_of(ALL_SAVED, incarnation(part(code=0, ended_by="suspend"), checkpoint=final))[0] is Cause.SUSPENDED
+
+
+def test_an_end_without_a_checkpoint_is_not_one_that_only_starts_over() -> None:
+    ended = incarnation(part(signal="SIGTERM", ended_by="suspend", done=True))
+    assert cause_of(replace(JOB, progress=JobProgress(50, None, 40)), ended)[0] is Cause.PREEMPTED
 
 
 @pytest.mark.parametrize("asked", [None, "suspend", "end"])
@@ -198,7 +245,7 @@ def test_the_writer_s_end_counts_and_not_that_another_rank_was_done(asked: str |
     if asked != "end":
         left = incarnation(part(code=0, ended_by="suspend"), other)
         assert cause_of(job, left)[0] is Cause.SUSPENDED
-    assert cause_of(job, incarnation(part(signal="SIGKILL", done=True), other))[0] is Cause.DONE
+    assert cause_of(job, incarnation(part(signal="SIGKILL", done=True, left=True), other))[0] is Cause.DONE
 
 
 def test_an_error_of_its_own_after_the_last_step_is_one() -> None:

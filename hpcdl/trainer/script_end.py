@@ -1,0 +1,67 @@
+"""Whether the script of this process has come to its end: its main thread returned from it, or from sys.exit(0).
+
+What is left then is teardown: threads that are waited for, exit handlers, the interpreter's own. A script that an
+exception, or another exit code, has ended did not come to its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import opcode
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class ScriptEnd:
+    """Watches the main thread. Where the script was left by `raise SystemExit`, whose code nobody sees, nothing is
+    said."""
+
+    def __init__(self, on_end: Callable[[], object]) -> None:
+        """`on_end`: called once, in any thread, when the script has come to its end."""
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._said = False
+        self._script = _outermost_frame()
+        self._left_by_exit = False
+        self._exit = sys.exit
+        sys.exit = self._remember
+        # A thread hears of it though an exit handler hangs; the handler is there where threads are not run any more.
+        threading.Thread(target=self._wait, name="hpcdl-script-end", daemon=True).start()
+        atexit.register(self._look)
+
+    def _remember(self, status: Any = None, /) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            self._left_by_exit = status is None or status == 0
+        return self._exit(status)
+
+    def _wait(self) -> None:
+        threading.main_thread().join()
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            ended = not self._said and (_has_returned(self._script) or (self._left_by_exit and not _has_failed()))
+            self._said = self._said or ended
+        if ended:
+            self._on_end()
+
+
+def _outermost_frame() -> FrameType | None:
+    """The main thread's: the script's module, or what runs it."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _has_returned(frame: FrameType | None) -> bool:
+    """Whether the last instruction of a frame that runs no more is a return, and not one that raised."""
+    return frame is not None and opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
+
+
+def _has_failed() -> bool:
+    """An exception that nobody caught has been shown."""
+    return getattr(sys, "last_value", None) is not None
