@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.completion import Limits
 from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.session import attach, log
 
@@ -32,6 +33,8 @@ class Boundaries:
         self._saved: int | None = None  # the step of the newest checkpoint
         self._tried = 0  # the step of the newest periodic save, failed or not; before that, the one to begin with
         self.ranks: RankAgreement | None = None
+        self._found: Checkpoint | None = None
+        self._complete = False  # the newest checkpoint is the last one
 
     @property
     def active(self) -> bool:
@@ -43,7 +46,14 @@ class Boundaries:
         talk; `begin` compares."""
         found = self.session.resume()
         self._saved = None if found is None else found.step
+        self._found = found
         return found
+
+    def is_complete(self, limits: Limits) -> bool:
+        """Whether what was found is the last checkpoint of this job's training, and these limits leave nothing to
+        train: then nothing is trained, validated or saved."""
+        self._complete = self.session.is_complete(self._found, limits)
+        return self._complete
 
     def begin(self, ranks: RankAgreement, step: int) -> None:
         """The training begins with `step` steps done. Raises RuntimeError where the ranks begin at several, or several
@@ -81,6 +91,16 @@ class Boundaries:
             return
         self.session.save(step, save, self.ranks)
         self._saved = step
+
+    def complete(self, step: int, limits: Limits, save: Callable[[Path], object]) -> None:
+        """The training has made its last step: writes its last checkpoint. On every rank; raises as `Session.save`."""
+        if self.session.checkpoint_dir is not None and not self._complete:
+            self.session.save(step, save, self.ranks, complete=limits)
+            self._complete = True
+
+    def end_early(self, step: int, limits: Limits, save: Callable[[Path], object]) -> None:
+        """As `complete` and `done`, of a loop that a `break` has left; raises nothing."""
+        self.session.end_early(step, lambda: self.complete(step, limits, save))
 
     def done(self, step: int) -> None:
         """The training is complete."""

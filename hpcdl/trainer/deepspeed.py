@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdl.trainer import rng
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
+from hpcdl.trainer.loop_exit import left_by_break
 
 TAG = "deepspeed"
 
@@ -41,10 +42,19 @@ def steps(engine: Any, total: int, *, every: int | None = None) -> Iterator[int]
 
     start = 0 if found is None else found.step
     boundaries.begin(Ranks(), start)
+    if boundaries.is_complete((total,)):
+        boundaries.done(start)
+        return
     for step in range(start, total):
-        yield step
+        try:
+            yield step
+        except GeneratorExit:
+            if left_by_break():
+                boundaries.end_early(step + 1, (total,), save)
+            raise
         if step + 1 < total:
             boundaries.at(step + 1, total, save)
         else:
             boundaries.session.progress(total, total)
+    boundaries.complete(max(start, total), (total,), save)
     boundaries.done(max(start, total))

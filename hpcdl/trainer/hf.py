@@ -22,7 +22,10 @@ _OF_RUN = re.compile(r"epoch|total_flos|train_.*|.*_(runtime|per_second)")
 LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 """What the trainer keeps of the losses it logs; not every version has each of them."""
 
-HELD = ("get_train_dataloader", "_maybe_log_save_evaluate", "_save_checkpoint", "_save_rng_state", "_load_rng_state")
+HELD = (
+    *("get_train_dataloader", "_maybe_log_save_evaluate", "_save_checkpoint", "_save_rng_state", "_load_rng_state"),
+    "set_initial_training_values",
+)
 """What is called or replaced of it. transformers promises none of them but the first."""
 
 
@@ -61,6 +64,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             self._loss: Any = None  # the sum since it was last logged
             self._step = 0
             self._end = False  # the last call was at the end of an epoch
+            self._over = False  # an earlier attempt has made its last step
             if self._boundaries.active:
                 self._take_hold()
 
@@ -76,6 +80,13 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
                 trainer._load_rng_state = self._load_rng_state
                 trainer.args.restore_callback_states_from_checkpoint = True
                 trainer.args.eval_on_start = False  # that is done
+                self._count, trainer.set_initial_training_values = trainer.set_initial_training_values, self._values
+
+        def _values(self, *args: Any) -> Any:
+            """How many epochs there are, first, and at last how many steps: no epoch where training is complete."""
+            epochs, *others = self._count(*args)
+            self._over = self._boundaries.is_complete((others[-1],))
+            return (0 if self._over else epochs, *others)
 
         def _loader(self) -> Any:
             self._batches, loader = ResumableLoader.within(self._make_loader(), replay)
@@ -88,6 +99,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             if self._place is not None:
                 _restore_losses(trainer, self._place)
                 rng.restore(self._place["random"])
+            if self._place is not None and not self._over:
                 self._skip_first_batches, _module().skip_first_batches = _module().skip_first_batches, _no_skip
                 if self._batches is not None and not self._place["end"] and not args.ignore_data_skip:
                     self._batches.go_on(self._place)
@@ -117,6 +129,9 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             last = float(state.epoch).is_integer() or (self._batches is not None and self._batches.ended)
             if (stepped and last) or trainer.control.should_training_stop:
                 self._boundaries.session.progress(state.global_step, state.max_steps)
+                if not stepped:
+                    self._end = True
+                    self._boundaries.complete(state.global_step, (state.max_steps,), self._save)
                 return
             self._end = not stepped
             self._boundaries.at(state.global_step, state.max_steps, self._save, self._metric)

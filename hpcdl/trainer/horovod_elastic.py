@@ -95,10 +95,10 @@ class ElasticTraining(Training):
         ranks, session = self.ranks(), self.session
         random = self.load() if session.writer else ""
         self.spread(0, not session.writer, random)
+        self.over = ranks.any(self.over)
         self.held = True
         self.announce = lambda: session.ready(self.step)
-        self._train(World(self, None, session.rank, self._hvd.size(), session.membership))
-        self.finish()
+        self.run(World(self, None, session.rank, self._hvd.size(), session.membership))
         ranks.barrier()
 
     def _train(self, world: World) -> None:

@@ -55,6 +55,7 @@ def suspendable(*, every: int | None = None) -> Any:
             self._step = 0 if found is None else found.step
             self._total: int | None = None
             self._middle = False  # there was a boundary in the middle of this epoch
+            self._over = False  # an earlier attempt has made its last step
 
         def setup(self, trainer: Any, module: Any, stage: str) -> None:
             if stage != "fit" or not self._boundaries.active:
@@ -82,6 +83,8 @@ def suspendable(*, every: int | None = None) -> Any:
             loop._load_combined_loader_states, loop.epoch_loop.on_advance_end = load_states, on_advance_end
             if self.ckpt_path is not None:
                 self._begin_without_validation(loop.epoch_loop)
+            self._over = self._boundaries.is_complete(_limits(trainer))
+            trainer.should_stop = trainer.should_stop or self._over
 
         def _begin_without_validation(self, loop: Any) -> None:
             """A checkpoint where a validation is due was written after it: Lightning 2.4 would validate again."""
@@ -148,7 +151,7 @@ def suspendable(*, every: int | None = None) -> Any:
                 self._look(trainer, True)
             self._middle = False
 
-        def _look(self, trainer: Any, end: bool) -> None:
+        def _look(self, trainer: Any, end: bool, complete: bool = False) -> None:
             def save(folder: Path) -> None:
                 states = {"iterations": self._iterations.states, "before": self._iterations.before}
                 random = rng.capture()
@@ -157,7 +160,10 @@ def suspendable(*, every: int | None = None) -> Any:
                 trainer.strategy.save_checkpoint(checkpoint, folder / CHECKPOINT)
                 write_place(folder, {"end": end, "random": random, **states})
 
-            self._boundaries.at(self._step, self._total, save, self._metric(trainer))
+            if complete:
+                self._boundaries.complete(self._step, _limits(trainer), save)
+            else:
+                self._boundaries.at(self._step, self._total, save, self._metric(trainer))
 
         def _metric(self, trainer: Any) -> float | None:
             for callback in (*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks):
@@ -167,9 +173,23 @@ def suspendable(*, every: int | None = None) -> Any:
             return None
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
+            self._look(trainer, True, complete=True)
             self._boundaries.done(self._step)
 
+        def on_fit_end(self, trainer: Any, module: Any) -> None:
+            if self._over:  # Lightning has passed over the training
+                from hpcdl.trainer.torch import Ranks
+
+                self._boundaries.begin(Ranks(), self._step)
+                self._boundaries.done(self._step)
+
     return Suspendable()
+
+
+def _limits(trainer: Any) -> tuple[float | None, float | None]:
+    """Epochs and steps; -1 is Lightning's word for no limit."""
+    loop = trainer.fit_loop
+    return tuple(None if each in (None, -1) else each for each in (loop.max_epochs, loop.max_steps))  # type: ignore[return-value]
 
 
 class Iterations:

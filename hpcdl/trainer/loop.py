@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from hpcdl.trainer.background import BackgroundSaves
 from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.completion import Limits
 from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.interval import AutoInterval, FixedInterval
+from hpcdl.trainer.loop_exit import left_by_break
 from hpcdl.trainer.session import Session, attach, log
 
 
@@ -33,7 +36,8 @@ def steps(
     `save(folder)` writes the whole training state into an empty folder, `load(folder)` reads it back. A checkpoint is
     written every `every` steps, when a suspend was asked for (then the trainer exits), and at the end. A periodic save
     that fails for want of disk is logged and training goes on from there; the others raise. `every` "auto": as often as
-    the length of a save and the time between interruptions make best; "auto:N": after N steps at most.
+    the length of a save and the time between interruptions make best; "auto:N": after N steps at most. A `break` out of
+    the loop ends the training early: the step that it was in counts as done.
 
     `snapshot()`: copies the state and returns what writes the copy into a folder. Then the periodic saves are written
     by a thread, one at a time, while training goes on. `together`: the ranks, where each writes a part of its own into
@@ -47,21 +51,29 @@ def steps(
     interval = AutoInterval(every, ranks, os.environ) if isinstance(every, str) else FixedInterval(every)
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
+    last = start if session.is_complete(resumed, (total,)) else total
     saved = None if resumed is None else start
     background = None if snapshot is None else BackgroundSaves(session, snapshot, together)
+
+    def save_last(step: int) -> None:
+        if background is not None:
+            background.finish(None)
+        save_now(session, step, save, together, ranks, (total,))
+        ranks.barrier()
+
     session.ready(start)
     interval.begin(start)
-    for step in range(start, total + 1):
+    for step in range(start, last + 1):
         if step > start:
             session.progress(step, total)
-        suspends = step < total and ranks.agree(session.should_suspend())
-        if background is not None and (suspends or step == total):
+        suspends = step < last and ranks.agree(session.should_suspend())
+        if background is not None and (suspends or step == last):
             saved = background.finish(saved)
         if suspends:
             suspend(session, step, save, ranks, saved != step, together)
-        if step == total:
+        if step == last:
             if saved != step:
-                save_now(session, step, save, together, ranks)
+                save_now(session, step, save, together, ranks, (total,))
             break
         if step > start and interval.due(step):
             began = time.monotonic()
@@ -71,9 +83,14 @@ def steps(
             elif session.checkpoint_dir is not None:
                 background.start(step)
                 interval.saved(step, background.stall_s, background.seconds)
-        yield step
+        try:
+            yield step
+        except GeneratorExit:
+            if left_by_break():
+                session.end_early(step + 1, partial(save_last, step + 1))
+            raise
     ranks.barrier()
-    session.done(max(start, total))
+    session.done(max(start, last))
 
 
 def save_now(
@@ -82,12 +99,13 @@ def save_now(
     save: Callable[[Path], object],
     together: RankAgreement | None = None,
     ranks: RankAgreement | None = None,
+    complete: Limits | None = None,
 ) -> int | None:
     """Write a checkpoint of `step`; its step, or None where there is no folder to write to. `together`: as `steps`;
-    `ranks`: all that call this."""
+    `ranks`: all that call this; `complete`: as `Session.save`."""
     if session.checkpoint_dir is None:
         return None
-    session.save(step, save, together, ranks)
+    session.save(step, save, together, ranks, complete)
     return step
 
 

@@ -23,9 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from hpcdl.trainer import checkpoints, exit, step_gate
+from hpcdl.trainer import checkpoints, completion, exit, step_gate
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation, Tier
+from hpcdl.trainer.completion import Limits
 from hpcdl.trainer.group.membership import Membership, from_packet
 from hpcdl.trainer.metrics import PendingMetrics, detached
 from hpcdl.trainer.script_end import ScriptEnd
@@ -361,6 +362,20 @@ class Session:
         self.send("done", step=int(step))
         self._watch_script_end()
 
+    def end_early(self, step: int, save: Callable[[], object]) -> None:
+        """A `break` has left the loop after `step` steps: `save()` writes the last checkpoint. Raises nothing, for of
+        what a generator raises while it is dropped Python only prints a traceback."""
+        try:
+            save()
+        except StaleIncarnation as error:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(error.code or 0))
+        except Exception as error:
+            log.error("the last checkpoint, of step %d, failed, and training is not complete: %s", step, error)
+        else:
+            self.done(step)
+
     def _watch_script_end(self) -> None:
         """What follows the last step is a part of the job until the script has come to its end, which is said."""
         if self.inside and self._script_end is None:
@@ -433,6 +448,10 @@ class Session:
                 raise error
         return None
 
+    def is_complete(self, found: Checkpoint | None, limits: Limits) -> bool:
+        """Whether that checkpoint is the last of this job's training, and these limits leave nothing to train."""
+        return found is not None and completion.is_complete(found.path, self.identity, limits)
+
     def stored(self, step: int, incarnation: int) -> Checkpoint | None:
         """The checkpoint that another rank of this node has chosen: on this node where it is, else in the shared
         folder; None without one."""
@@ -461,9 +480,11 @@ class Session:
         return False
 
     @contextmanager
-    def checkpoint(self, step: int, ranks: Gathering | None = None) -> Iterator[Path]:
+    def checkpoint(self, step: int, ranks: Gathering | None = None, anew: bool = False) -> Iterator[Path]:
         """Yields an empty folder to write a checkpoint of `step` into; see `checkpoints.write`. On ranks that are not
         the writer what is put into it is thrown away. Raises StaleIncarnation, OSError, and what the block raises.
+
+        `anew`: one that was written at this step before is replaced.
 
         `ranks`: of a training whose every rank writes files of its own into the one checkpoint; all of them call
         this at the same step, and the folder is on a file system that all nodes share: `checkpoints.write_together`.
@@ -487,7 +508,7 @@ class Session:
         mine, local = self.incarnation, self._saves_locally(ranks)
         directory = local or self.checkpoint_dir
         tier = Tier(self.checkpoint_dir, mine, self.tag, self.membership, self.identity, local=local is not None)
-        new = not self.inside
+        new = anew or not self.inside
         try:
             with (
                 checkpoints.write(directory, step, mine, new, tier=tier)
@@ -519,17 +540,26 @@ class Session:
         write: Callable[[Path], object],
         together: Gathering | None = None,
         others: Gathering | None = None,
+        complete: Limits | None = None,
     ) -> None:
         """A checkpoint of `step`, of the files that `write(folder)` puts there. Where node-local storage takes none it
         is called again, for the shared folder. Raises as `checkpoint`.
 
+        `complete`: it is the training's last one, which had these limits (see `completion.py`).
         `together`: as `ranks` there. `others`: the ranks that call this at the same step, where only one writes.
         """
+        last = complete is not None
+
+        def whole(folder: Path) -> None:
+            write(folder)
+            if complete is not None and self.writer:
+                completion.mark(folder, self.identity, complete)
+
         failure: Exception | None = None
         tried = self._local is not None and not self._local_failed
         try:
-            with self.checkpoint(step, together) as folder:
-                write(folder)
+            with self.checkpoint(step, together, last) as folder:
+                whole(folder)
         except Exception as error:
             failure = error
         said = "1" if tried and isinstance(failure, OSError) else "0" if failure is None else "x"
@@ -539,8 +569,8 @@ class Session:
             again = "1" in words and "x" not in words
         if again:
             self._leave_local("another rank's failed")
-            with self.checkpoint(step, together) as folder:
-                write(folder)
+            with self.checkpoint(step, together, last) as folder:
+                whole(folder)
         elif failure is not None:
             raise failure
 

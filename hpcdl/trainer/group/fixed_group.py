@@ -45,11 +45,11 @@ class FixedGroup:
         random = training.load() if rank == 0 else ""
         if size > 1:
             training.spread(0, rank != 0, random)
+        training.over = training.ranks().any(training.over)
         training.held = True
         training.announce = lambda: session.ready(training.step)
         try:
-            training.train(World(training, group, rank, size, session.membership))
-            training.finish()
+            training.run(World(training, group, rank, size, session.membership))
         except Relaunch:
             # A rank that ended by itself with 0 would count as complete, and who still trains would fail.
             until = time.monotonic() + OTHERS_S

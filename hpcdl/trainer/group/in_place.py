@@ -96,6 +96,7 @@ class Training:
         self.step = 0
         self.held = False
         self.saved: int | None = None
+        self.over = False  # an earlier attempt has completed it
         self.busy_since = time.monotonic()  # when what the main thread does now began
         self.last_end: float | None = None  # of a step
         self.longest_s = 0.0  # of the steps so far
@@ -151,11 +152,16 @@ class Training:
             except OSError as error:
                 log.warning("the checkpoint of step %d failed, training goes on: %s", self.step, error)
 
-    def finish(self) -> None:
-        """The script's `train` has returned: training is complete. Collective."""
-        ranks = self.ranks()
-        self._save(ranks.any(self.unsaved))
-        ranks.barrier()
+    def run(self, world: World) -> None:
+        """The script's `train`, unless that was complete before; then training is. Collective."""
+        if not self.over:
+            self.train(world)
+        elif self.announce is not None:
+            self.announce()
+        if not self.over:
+            self._save(self.session.checkpoint_dir is not None, complete=True)
+            self.over = True
+        self.ranks().barrier()
         self.session.done(self.step)
 
     def hand_over(self) -> None:
@@ -218,12 +224,13 @@ class Training:
             log.warning("ranks were lost while suspending: %s", error)
         self.session.exit_suspended(quick=True)
 
-    def _save(self, needed: bool) -> None:
+    def _save(self, needed: bool, complete: bool = False) -> None:
         if not needed:
             return
         self.saves = True
         try:
-            loop.save_now(self.session, self.step, self._write, ranks=self.ranks())
+            limits = (self.total,) if complete else None
+            loop.save_now(self.session, self.step, self._write, ranks=self.ranks(), complete=limits)
             if self.session.writer:
                 self.saved = self.step
         finally:
@@ -244,6 +251,7 @@ class Training:
             try:
                 self._read(found.path)
                 self.step = self.saved = found.step
+                self.over = self.session.is_complete(found, (self.total,))
                 return (found.path / saving.RANDOM).read_text()
             except Exception as error:
                 failure = error
@@ -314,8 +322,7 @@ class InPlace:
             why: str | None = None
             try:
                 world = self._form(wanted, rank)
-                self._training.train(world)
-                self._training.finish()
+                self._training.run(world)
                 return
             except _Overtaken:
                 continue
@@ -411,6 +418,7 @@ class InPlace:
             random = training.load() if rank == 0 else ""
             if len(everybody) > 1:
                 training.spread(0, rank != 0, random)
+            training.over = training.ranks().any(training.over)
             return True
         furthest = max(everybody[each]["step"] for each in holders)
         source = next(each for each in holders if everybody[each]["step"] == furthest)

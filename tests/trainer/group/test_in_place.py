@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpcdl.trainer.group.in_place import InPlace
+from hpcdl.trainer.group.peers import RankAgreement
 
 
 class Training:
@@ -18,10 +19,14 @@ class Training:
         self.session = SimpleNamespace(local_rank=1)
         self.loads = 0
         self.spreads: list[tuple[int, bool, str]] = []
+        self.over = False
 
     def load(self) -> str:
         self.loads += 1
         return "random states"
+
+    def ranks(self) -> RankAgreement:
+        return RankAgreement()
 
     def spread(self, source: int, take: bool, random: str) -> None:
         self.spreads.append((source, take, random))

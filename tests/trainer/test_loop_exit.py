@@ -1,0 +1,154 @@
+"""Which ways out of a loop are a `break`: told by a generator that is closed."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hpcdl.trainer.loop_exit import left_by_break
+
+Loop = Callable[[], Iterator[int]]
+"""Makes the steps of a loop, which nobody else holds."""
+
+
+class Steps:
+    """A loop's steps, and how it was left: None while it was not."""
+
+    def __init__(self) -> None:
+        self.by_break: bool | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        for step in range(5):
+            try:
+                yield step
+            except GeneratorExit:
+                self.by_break = left_by_break()
+                raise
+
+
+def bar(steps: Iterator[int]) -> Iterator[int]:
+    """As a progress bar does it."""
+    try:
+        for step in steps:
+            yield int(step)
+    finally:
+        str(steps)
+
+
+def delegates(steps: Iterator[int]) -> Iterator[int]:
+    yield from steps
+
+
+def breaks(steps: Loop) -> None:
+    for step in steps():
+        if step == 2:
+            break
+
+
+def returns(steps: Loop) -> int:
+    for step in steps():
+        if step == 2:
+            return step
+    return 0
+
+
+def breaks_out_of_blocks(steps: Loop) -> None:
+    for step in steps():
+        try:
+            with contextlib.suppress(ValueError):
+                if step == 2:
+                    break
+        finally:
+            str(step)
+
+
+def breaks_out_of_two(steps: Loop) -> None:
+    for step in steps():
+        for batch in range(3):
+            if step + batch == 3:
+                break
+        else:
+            continue
+        break
+
+
+def ends(steps: Loop) -> None:
+    for _ in steps():
+        pass
+
+
+def raises(steps: Loop) -> None:
+    for step in steps():
+        if step == 2:
+            raise ValueError(step)
+
+
+def fails(steps: Loop) -> None:
+    for step in steps():
+        1 // (2 - step)
+
+
+def catches(steps: Loop) -> None:
+    try:
+        for step in steps():
+            int(f"x{step}")
+    except ValueError:
+        pass
+
+
+def exits(steps: Loop) -> None:
+    for step in steps():
+        if step == 2:
+            sys.exit(0)
+
+
+def is_signalled(steps: Loop) -> None:
+    for step in steps():
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+def asserts(steps: Loop) -> None:
+    for step in steps():
+        assert step < 2
+
+
+@pytest.mark.parametrize("wrapped", [iter, bar, delegates, lambda steps: bar(bar(steps)), lambda steps: map(int, steps)])
+@pytest.mark.parametrize(
+    ("loop", "by_break"),
+    [
+        (breaks, True), (returns, True), (breaks_out_of_blocks, True), (breaks_out_of_two, True), (ends, None),
+        (raises, False), (fails, False), (catches, False), (exits, False), (is_signalled, False), (asserts, False),
+    ],
+)  # fmt: skip
+def test_the_ways_out_of_a_loop(
+    loop: Callable[[Loop], object],
+    by_break: bool | None,
+    wrapped: Callable[[Iterator[int]], Iterator[int]],
+) -> None:
+    for _ in range(40):  # the interpreter specialises its instructions after some rounds
+        steps = Steps()
+
+        def make(steps: Steps = steps) -> Iterator[int]:
+            return wrapped(iter(steps))
+
+        with contextlib.suppress(ValueError, ZeroDivisionError, AssertionError, SystemExit, KeyboardInterrupt):
+            loop(make)
+        assert steps.by_break is by_break
+
+
+def test_what_is_closed_or_forgotten_is_no_break() -> None:
+    steps = Steps()
+    held = iter(steps)
+    for _ in held:
+        break
+    assert steps.by_break is None, "it may go on"
+    held.close()  # type: ignore[attr-defined]
+    assert steps.by_break is False
+    forgotten = Steps()
+    held = iter(forgotten)
+    next(held)
+    del held
+    assert forgotten.by_break is False
