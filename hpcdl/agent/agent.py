@@ -97,7 +97,7 @@ class Agent:
 
     async def _adopt(self) -> None:
         living, self._free_before, troubles = await asyncio.to_thread(
-            take_stock, self._site.run, self.reports, self._site.tag
+            take_stock, self._site.run, self.reports, self._site.start_tag
         )
         for trouble in troubles:
             log.error("%s", trouble)
@@ -111,7 +111,8 @@ class Agent:
                 self._obey_known(part)
             elif "start" in kinds and not marks.exited and not marks.record:  # else its run folder was removed
                 self._fresh_start[key] = kinds["start"]
-        swept = await asyncio.to_thread(kill_unclaimed, self.instance, self._site.node, set(self.parts))
+        mine = (self.instance, self._site.node, set(self.parts), self._site.run)
+        swept = await asyncio.to_thread(kill_unclaimed, *mine)
         if swept:
             log.warning("%d processes without a run folder were killed", swept)
         await asyncio.to_thread(shell.end_left_commands, self.instance, self._site.node, self._site.run)
@@ -304,7 +305,7 @@ class Agent:
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
         loads = {part.key: part.load for part in self.parts.values() if part.gpus}
         kept = run_folder.kept(self._site.run)
-        gpus = self._site.gpus.lines(loads, self._site.tag)
+        gpus = self._site.gpus.lines(loads, self._site.start_tag)
         return msg.HeartbeatMessage(gpus, tuple(lines), kept, self._site.metrics.hand_over())
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
@@ -410,16 +411,19 @@ def left_over(found: run_folder.ExistingRun, order: msg.RequestMessage | None) -
     return not processes.kin(process_file.read_process_file(found.folder).below)
 
 
-def kill_unclaimed(instance: str, node: str, known: Collection[Key]) -> int:
+def kill_unclaimed(instance: str, node: str, known: Collection[Key], run: Path) -> int:
     """Kills what carries our instance's tag for this node and has no run folder; how many processes there were.
 
     Own uid, tag and start time are checked again at the signal. What has a run folder is left to its part: a living
-    supervisor goes on with it, and what a dead one left is killed there.
+    supervisor goes on with it, and what a dead one left is killed there. So is what has one in another home than that
+    of `run`, our agent's folder: one of the two was copied from the other, and they have one name.
     """
 
     def unknown() -> list[Process]:
         found = processes.tagged(instance)
-        return [each for each in found if (key := _key(each.tag, instance, node)) is not None and key not in known]
+        found = [each for each in found if (key := _key(each.tag, instance, node)) is not None and key not in known]
+        theirs = {each.pid for root in run_folder.supervisors_of_other_homes(run) for each in processes.tree(root.pid)}
+        return [each for each in found if each.pid not in theirs]
 
     return len(processes.kill_all(lambda: processes.kin(unknown()), SWEEP_S))
 

@@ -15,6 +15,7 @@ from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.report_log import Key, ReportLog
 from hpcdl.agent.shell import Shells
 from hpcdl.config.settings import Config
+from hpcdl.wire.messages import RequestMessage
 
 LOOPBACK = "127.0.0.1"
 
@@ -69,5 +70,16 @@ class AgentContext:
         return self.run / EMULATED if self.gpus.emulated else None
 
     def tag(self, key: Key) -> str:
-        """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""
+        """How HPCDL_TAG begins in every process of the part; the node is in it, for two may share a machine."""
         return f"{self.instance}:{key[0]}:{key[1]}:{self.node}"
+
+    def start_tag(self, key: Key) -> str:
+        """All of HPCDL_TAG in every process of the part: the nonce of its start is in it, for two homes of one name may
+        share a machine. As `tag` where it is not known what was started."""
+        order = self.reports.requests.get(key, {}).get("start")
+        return self.tag(key) if order is None else tag_of(self.tag(key), order)
+
+
+def tag_of(part: str, order: RequestMessage) -> str:
+    """HPCDL_TAG of what the order starts. `part`: how it begins."""
+    return f"{part}:{order.identity}:{order.nonce}".rstrip(":")

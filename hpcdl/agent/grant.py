@@ -63,7 +63,7 @@ class Grant:
                 raise StartRefusal("nothing is known of it")
             self.take(order)
         except StartRefusal:
-            for process in processes.tagged(self._site.tag(self._key)):
+            for process in processes.tagged(self._site.start_tag(self._key)):
                 self.gpus = tuple(filter(None, (processes.variable(process.pid, "HPCDL_GPUS") or "").split(",")))
                 self.side = _side_named(processes.variable(process.pid, SHARE_VARIABLE) or "")
                 if self.gpus:
@@ -102,7 +102,7 @@ class Grant:
         gpus, until, pause = self._site.gpus, boottime() + FREE_AT_ONCE_S, 0.02
         while True:
             conflict = gpus.claim(self._key, self.gpus, side=self.side)
-            found = await gpus.in_the_way(self.gpus, self._site.tag(self._key), self._partners())
+            found = await gpus.in_the_way(self.gpus, self._site.start_tag(self._key), self._partners())
             if conflict is None and not found:
                 return
             if boottime() >= until:
@@ -115,7 +115,7 @@ class Grant:
 
     def _partners(self) -> list[str]:
         """The tags of those that share GPUs with it."""
-        return [self._site.tag(key) for key in self._site.gpus.partners(self._key)]
+        return [self._site.start_tag(key) for key in self._site.gpus.partners(self._key)]
 
     def environment(self, nodes: Sequence[str], cpus: int | None = None) -> dict[str, str]:
         """The variables that name the trainer the GPUs that it has from now on, and the processors that come with them,
@@ -157,7 +157,7 @@ class Grant:
 
     async def _left(self) -> str:
         """What of it is still there, in words, or ""."""
-        tag = self._site.tag(self._key)
+        tag = self._site.start_tag(self._key)
         left = await asyncio.to_thread(self._remains.find)
         if left:
             await asyncio.to_thread(self._remains.end)

@@ -197,7 +197,7 @@ class AgentPart:
         self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
         self._same_boot = True
         self.damage = "" if found is None else found.damage
-        self._remains = Remains(self.folder, self.tag, site.orphans)
+        self._remains = Remains(self.folder, site.start_tag(key), site.orphans)
         spec = None if order is None else order.spec
         self.share = None if spec is None else spec.share  # what its job agreed to on its GPUs
         self._grant = Grant(site, key, self._remains, self.share, None if spec is None else spec.gpu_memory_mib)

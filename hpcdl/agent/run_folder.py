@@ -207,13 +207,22 @@ def supervisor_in(folder: Path) -> Process | None:
 def supervisors(run: Path) -> dict[str, Process]:
     """The living supervisors of a folder of run folders, by the names of theirs: by their command lines, as `_spawn`
     makes them, and their sessions."""
-    found = {}
+    return {folder.name: process for folder, process in _supervisors() if folder.parent == run}
+
+
+def supervisors_of_other_homes(run: Path) -> list[Process]:
+    """The living supervisors whose run folders are there, as HOME/run/NODE/JOB.ATTEMPT of another home than that of
+    `run`."""
+    found = [(folder, process) for folder, process in _supervisors() if folder.parent != run and folder.is_dir()]
+    return [process for folder, process in found if (folder / "../../../tls/instance").exists()]
+
+
+def _supervisors() -> Iterator[tuple[Path, Process]]:
     for process, arguments in processes.commands():
         match arguments:
             case [_, *_, "-m", name, folder, "--lock-fd", _] if name == PROGRAM:
-                if Path(folder).parent == run and processes.session_of(process.pid) == process.pid:
-                    found[Path(folder).name] = process
-    return found
+                if processes.session_of(process.pid) == process.pid:
+                    yield Path(folder), process
 
 
 def put_away(folder: Path, damage: str = "") -> None:

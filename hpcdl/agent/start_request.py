@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from hpcdl.agent.context import AgentContext
+from hpcdl.agent.context import AgentContext, tag_of
 from hpcdl.agent.library import with_library
 from hpcdl.agent.rendezvous import group_environment
 from hpcdl.agent.steps.layout import filled
@@ -110,7 +110,7 @@ def make_start(
         environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=of, ranks=processes, cpus=spec.cpus)
     try:
         return Start(
-            tag=f"{tag}:{order.identity}" if order.identity else tag,
+            tag=tag_of(tag, order),
             job=request.job,
             incarnation=request.incarnation,
             membership=membership,
@@ -141,6 +141,8 @@ def make_start(
             output=output_file(spec.output, spec, request, node),
             error=output_file(spec.error, spec, request, node),
             apart=bool(spec.error or (spec.batch is not None and spec.batch.error)),
+            nonce=order.nonce,
+            nonces=order.nonces,
         )
     except BadStart as error:
         raise StartRefusal(str(error)) from None

@@ -238,8 +238,10 @@ class Hub:
         folder = folder_within(folder, beginning_of(world, job))
         path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
         between_s = mean_time_between_s(world, job, self._loop.now())
+        live = job.incarnation(request.incarnation)
+        nonces = ("" if live is None else live.nonce, job.nonces)
         return msg.RequestMessage(
-            world.fence, request, job.spec, str(path), folder, job.identity, between_s, job.costs.save_s
+            world.fence, request, job.spec, str(path), folder, job.identity, between_s, job.costs.save_s, *nonces
         )
 
     async def _run(self, connection: _AgentConnection) -> None:

@@ -42,23 +42,30 @@ _NAME = re.compile(r"step-(\d{12,})\.i(\d+)")
 
 _TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
 
+_NONCE = re.compile(r":([0-9a-f]{16})\Z")  # at the end of a tag
+
 
 class StaleIncarnation(SystemExit):
     """The job was started again elsewhere, goes on elsewhere under a newer membership, or another job took the folder:
     this process must write nothing more. Uncaught, it exits with 75."""
 
-    def __init__(self, mine: int, newest: int, owner: str = "", membership: int | None = None) -> None:
+    def __init__(
+        self, mine: int, newest: int, owner: str = "", membership: int | None = None, twin: bool = False
+    ) -> None:
         """`owner`: the tag of another job whose incarnation `newest` is, or of another instance's. `membership`: the
-        newer one of the same incarnation."""
+        newer one of the same incarnation. `twin`: it is another start of the job, under the same number."""
         super().__init__(os.EX_TEMPFAIL)
         self.mine = mine
         self.newest = newest
         self.owner = owner
         self.membership = membership
+        self.twin = twin
 
     def __str__(self) -> str:
         if self.membership is not None:
             return f"attempt {self.mine} is stale here: its membership {self.membership} has claimed the folder"
+        if self.twin:
+            return f"attempt {self.mine} is stale: another start with that number, of a copied home, has the folder"
         whose = f"another job ({self.owner})" if self.owner else "the job"
         return f"attempt {self.mine} is stale: attempt {self.newest} of {whose} has claimed the folder"
 
@@ -139,7 +146,7 @@ def marked(directory: Path, identity: str = "") -> list[Checkpoint]:
     return [
         each
         for each in _listed(directory)
-        if os.path.lexists(each.path / MARKER) and (not identity or _whose(each.path) in ("", identity))
+        if os.path.lexists(each.path / MARKER) and (not identity or _marked_by(each.path) in ("", identity))
     ]
 
 
@@ -229,11 +236,12 @@ def _small(path: Path) -> bytes:
 def check_claim(directory: Path, incarnation: int, tag: str = "", membership: int = 0, identity: str = "") -> None:
     """Raises StaleIncarnation if another incarnation than that of the tag (instance:job:incarnation:node) has claimed
     the folder, or without a tag a newer one, or a membership of the same incarnation that is newer than `membership`
-    (a claim that names none is of membership 0); OSError if that cannot be known."""
+    (a claim that names none is of membership 0), or another start with its number, by the nonce at the end of the tag;
+    OSError if that cannot be known."""
     try:
         claim = json.loads(_small(directory / CLAIM))
         newest, owner = int(claim["incarnation"]), str(claim.get("tag", ""))
-        formed, known = int(claim.get("membership", 0)), claim.get("identity")
+        formed, known, nonce = int(claim.get("membership", 0)), claim.get("identity"), claim.get("nonce")
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -243,8 +251,16 @@ def check_claim(directory: Path, incarnation: int, tag: str = "", membership: in
         raise StaleIncarnation(incarnation, newest, owner[:200] or "without a name")
     if newest > incarnation or (tag and newest != incarnation):
         raise StaleIncarnation(incarnation, newest)
+    if newest == incarnation and nonce and _nonce(tag) not in ("", nonce):
+        raise StaleIncarnation(incarnation, newest, twin=True)
     if newest == incarnation and formed > membership:
         raise StaleIncarnation(incarnation, newest, membership=formed)
+
+
+def _nonce(tag: str) -> str:
+    """Of a start, from its tag; "" where it has none."""
+    match = _NONCE.search(tag)
+    return match[1] if match else ""
 
 
 @dataclass(frozen=True)
@@ -252,7 +268,7 @@ class Tier:
     """Where checkpoints are written, and by whom: attempt `incarnation`, which has claimed the folder `claimed`.
 
     `local`: storage of this node, which keeps the newest one and what is being drained. `known`: the digests that the
-    files must have, of a copy.
+    files must have, of a copy; `nonce`: of the start that wrote what is copied, None of that of the tag.
     """
 
     claimed: Path
@@ -262,6 +278,12 @@ class Tier:
     identity: str = ""
     local: bool = False
     known: Mapping[str, str] | None = None
+    nonce: str | None = None
+
+    @property
+    def written_by(self) -> str:
+        """The nonce of the start that writes, "" where it has none."""
+        return _nonce(self.tag) if self.nonce is None else self.nonce
 
     def check_claim(self) -> None:
         """See `check_claim`."""
@@ -289,8 +311,8 @@ def write(
     """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
     raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
 
-    One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped,
-    unless `replace` is set, for runs that are not numbered. `tag`, `membership`, `identity`: see `check_claim`.
+    One start writes a step once: if that checkpoint is complete already, it is kept and the new files dropped, unless
+    `replace` is set, for runs that are not numbered. `tag`, `membership`, `identity`: see `check_claim`.
     """
     tier = tier or Tier(directory, incarnation, tag, membership, identity)
     target = at(directory, step, incarnation)
@@ -434,11 +456,11 @@ def _publish(
     if tier.known is not None and checked != tier.known:
         raise OSError(errno.EIO, "the copy is not what was written", str(target.path))
     tier.check_claim()
-    if replace or not is_complete(target):
+    if replace or not is_complete(target) or _marked_by(target.path, "nonce") != tier.written_by:
         _discard(target.path)
         os.rename(temporary, target.path)
         sync_folder(target.path.parent)
-        _mark(target, sizes, checked, tier.tag, tier.identity)
+        _mark(target, sizes, checked, tier)
 
 
 def prune(directory: Path, newest: Checkpoint, identity: str, over: int) -> None:
@@ -451,7 +473,7 @@ def prune(directory: Path, newest: Checkpoint, identity: str, over: int) -> None
         if temporary and int(temporary[1]) <= over:
             shutil.rmtree(directory / name, ignore_errors=True)
         elif _NAME.fullmatch(name) and name not in kept and _stranger(directory / name) is None:
-            if _whose(directory / name) not in ("", identity):
+            if _marked_by(directory / name) not in ("", identity):
                 continue  # another job's, which may go on from it
             _discard(directory / name)
 
@@ -495,9 +517,8 @@ def drain(source: Checkpoint, directory: Path, tier: Tier) -> Checkpoint | None:
         return best if best.order == source.order else None
     with _lock_of(source.path, fcntl.LOCK_SH):
         known = json.loads(_small(source.path / MARKER))["digests"]
-        with write(
-            directory, source.step, source.incarnation, tier=dataclasses.replace(tier, known=known)
-        ) as temporary:
+        tier = dataclasses.replace(tier, known=known, nonce=_marked_by(source.path, "nonce"))
+        with write(directory, source.step, source.incarnation, tier=tier) as temporary:
             _copy(source.path, temporary)
         copy = at(directory, source.step, source.incarnation)
         shutil.copymode(source.path / MARKER, copy.path / MARKER)
@@ -523,10 +544,10 @@ def size(checkpoint: Checkpoint) -> int:
         return 0
 
 
-def _whose(path: Path) -> str:
-    """The identity of the job that wrote a checkpoint, "" where it names none."""
+def _marked_by(path: Path, key: str = "identity") -> str:
+    """The identity of the job that wrote a checkpoint, or the nonce of the start; "" where it names none."""
     try:
-        found = json.loads(_small(path / MARKER)).get("identity")
+        found = json.loads(_small(path / MARKER)).get(key)
     except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     return found if isinstance(found, str) else ""
@@ -542,11 +563,13 @@ def _discard(path: Path) -> None:
     shutil.rmtree(away, ignore_errors=True)
 
 
-def _mark(target: Checkpoint, sizes: dict[str, int], checked: dict[str, str], tag: str, identity: str) -> None:
+def _mark(target: Checkpoint, sizes: dict[str, int], checked: dict[str, str], tier: Tier) -> None:
     marker: dict[str, Any] = {"v": 1, "step": target.step, "incarnation": target.incarnation, "files": sizes}
     marker["digests"] = checked
-    if identity:
-        marker.update(owner=":".join(tag.split(":")[:2]), identity=identity)
+    if tier.identity:
+        marker.update(owner=":".join(tier.tag.split(":")[:2]), identity=tier.identity)
+    if tier.written_by:
+        marker["nonce"] = tier.written_by
     content = json.dumps(marker, separators=(",", ":")).encode()
     _put(target.path / MARKER, content, 0o666)
 
@@ -616,6 +639,8 @@ def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str
         }  # fmt: skip
         if identity:
             body["identity"] = identity
+        if _nonce(tag):
+            body["nonce"] = _nonce(tag)
         holder = _holder(directory)
         if holder is not None:
             body["holder"] = holder

@@ -113,7 +113,8 @@ class LeavingMessage(Struct, frozen=True):
 class RequestMessage(Struct, frozen=True):
     """Daemon: do this. `spec`, `log`, `checkpoint_dir` and the job's `identity` ("": none) come with a start. Refused
     below the highest fence seen. `between_s`: how long its attempts run on average, `save_s`: what its last checkpoint
-    took; None: not known."""
+    took; None: not known. `nonce`: of the start, "" where it has none; `nonces`: of the job's starts that the ledger
+    knows."""
 
     fence: int
     request: Request
@@ -123,6 +124,8 @@ class RequestMessage(Struct, frozen=True):
     identity: str = ""
     between_s: float | None = None
     save_s: float | None = None
+    nonce: str = ""
+    nonces: tuple[str, ...] = ()
 
 
 @_message("taken")

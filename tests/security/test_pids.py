@@ -126,7 +126,7 @@ def test_root_signals_nobody_elses_process(as_root: None, reachable: Path) -> No
         assert processes.tagged(INSTANCE) == []
         assert processes.signal_process(found, signal.SIGKILL) is False
         assert processes.kill_all(lambda: [found], 0.05) == []
-        assert agent.kill_unclaimed(INSTANCE, "n1", set()) == 0
+        assert agent.kill_unclaimed(INSTANCE, "n1", set(), Path("/nowhere")) == 0
         assert processes.process_of(child) is not None
     finally:
         kill(child)
@@ -140,7 +140,7 @@ def test_only_our_tag_is_swept(bystander: "subprocess.Popen[bytes]") -> None:
     ]
     ours = spawn(f"{INSTANCE}:7:1:n1")
     try:
-        assert agent.kill_unclaimed(INSTANCE, "n1", set()) == 1
+        assert agent.kill_unclaimed(INSTANCE, "n1", set(), Path("/nowhere")) == 1
         assert ours.wait(60) == -signal.SIGKILL
         assert [process.poll() for process in others] == [None] * 4
         with pytest.raises(ValueError, match="every process"):

@@ -86,7 +86,7 @@ class Cluster:
         """A daemon starts (again): a new Controller on the same journal, and the agents call."""
         self.controller = self._new_controller()
         fence = self.world.fence + 1
-        self.controller.begin(ev.DaemonStarted(fence, "0", 1, "host"), self.now)
+        self.controller.begin(ev.DaemonStarted(fence, "0", 1, "host", f"{fence:032x}"), self.now)
         for agent in self.agents.values():
             agent.connected = False
             self.connect(agent.node)

@@ -167,6 +167,44 @@ def test_same_step_again_keeps_the_first(tmp_path: Path) -> None:
     assert (path / "deep/er/w").read_text() == "first"
 
 
+ONE, OTHER = f"i:7:2:n1:{'a' * 32}:{'1' * 16}", f"i:7:2:n1:{'a' * 32}:{'2' * 16}"
+"""Tags of two starts of one number: those of a home, and of a copy of it."""
+
+
+def test_another_start_of_the_same_number_has_the_folder(tmp_path: Path) -> None:
+    claim(tmp_path, 7, 2, 1, ONE)
+    assert json.loads((tmp_path / "claim.json").read_text())["nonce"] == "1" * 16
+    checkpoints.check_claim(tmp_path, 2, ONE.replace("n1", "n2"), 1)
+    checkpoints.check_claim(tmp_path, 2, "i:7:2:n1", 1)  # of an earlier version
+    with (
+        pytest.raises(StaleIncarnation, match="another start with that number, of a copied home, has the folder"),
+        checkpoints.write(tmp_path, 5, 2, tag=OTHER, membership=1),
+    ):
+        pass
+    assert steps(tmp_path) == []
+    with pytest.raises(StaleIncarnation):
+        claim(tmp_path, 7, 2, 2, OTHER)
+
+
+def test_a_step_that_another_start_of_that_number_wrote_is_written_again(tmp_path: Path) -> None:
+    for tag, text in ((ONE, "one"), (ONE, "again"), (OTHER, "other")):
+        with checkpoints.write(tmp_path, 5, 2, tag=tag) as temporary:
+            (temporary / "w").write_text(text)
+        found = checkpoints.complete(tmp_path)[0].path
+        assert (found / "w").read_text() == ("other" if tag == OTHER else "one")
+        assert json.loads((found / "COMPLETE").read_text())["nonce"] == tag[-16:]
+
+
+def test_a_copy_names_the_start_that_wrote_it(tmp_path: Path) -> None:
+    local, shared = tmp_path / "local", tmp_path / "shared"
+    with checkpoints.write(local, 5, 1, tag=ONE.replace(":2:", ":1:")) as temporary:
+        (temporary / "w").write_text("w")
+    later = checkpoints.Tier(shared, 2, OTHER)
+    copy = checkpoints.drain(checkpoints.complete(local)[0], shared, later)
+    assert copy is not None
+    assert json.loads((copy.path / "COMPLETE").read_text())["nonce"] == "1" * 16
+
+
 def test_a_claim_of_memberships(tmp_path: Path) -> None:
     """The newest membership of the newest incarnation of the job has the folder; nobody older gets it back."""
     directory = tmp_path / "new"

@@ -3,8 +3,8 @@
 No checkpoint of another job is ever taken unless its user named that job, and an older attempt never replaces the claim
 of a newer one. Numbers of attempts compare within a job only, and where a home was copied, two daemons have the same
 job, each with newer attempts than the other: while an attempt of one lives, that of the other does not take the folder.
-A claim names its supervisor for that, which renews the file's time (`ClaimBeat`). A trainer reads the claim again
-before each rename (hpcdl/trainer/).
+A claim names its supervisor for that, which renews the file's time (`ClaimBeat`), and the nonce of its start, which
+only the home that made that has in its ledger. A trainer reads the claim again before each rename (hpcdl/trainer/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from hpcdl.agent.supervisor import processes
@@ -33,13 +33,18 @@ LIVE_S = 120.0
 ANY = "any"
 MARKER = "COMPLETE"
 MARKERS_READ = 64  # of checkpoints, which are two in most folders
+MOST = 10**9  # no attempt has a number that high
 _CHECKPOINT = re.compile(r"step-\d{12,}\.i\d+")
 _ALL_JOBS = re.compile(r"\.tmp-.*|claim\.json|from-start-\d+")  # what is no checkpoint of whoever claimed the folder
 
 
 class Stale(Exception):
     """A newer incarnation, or another job, has claimed the folder, or one of another home's lives there; the message
-    names it. Another attempt may do better."""
+    names it. Another attempt may do better, with a number above `claimed`, that of who has the folder."""
+
+    def __init__(self, message: str, claimed: int) -> None:
+        super().__init__(message)
+        self.claimed = claimed if claimed < MOST else 0
 
 
 class Foreign(Exception):
@@ -47,11 +52,12 @@ class Foreign(Exception):
 
 
 class ClaimOwner(NamedTuple):
-    """Whose a folder is, as its claim or its checkpoints say. `tag`: instance:job:..., `identity`: "" where none is
-    known."""
+    """Whose a folder is, as its claim or its checkpoints say. `tag`: instance:job:..., `identity`: of the job, `nonce`:
+    of the start; "" where none is known."""
 
     tag: str
     identity: str = ""
+    nonce: str = ""
 
     @property
     def job(self) -> str:
@@ -73,11 +79,12 @@ class ClaimOwner(NamedTuple):
         return same and bool(continue_from) and continue_from == other.job
 
 
-def supervisor_here() -> dict[str, object]:
-    """What names this process in a claim, on this machine."""
+def supervisor_here(node: str = "") -> dict[str, object]:
+    """What names this process in a claim, on this machine, which is `node`."""
     pid = os.getpid()
     namespace = os.readlink("/proc/self/ns/pid")
-    return {"boot": processes.boot_id(), "namespace": namespace, "pid": pid, "start": processes.start_ticks(pid)}
+    here: dict[str, object] = {"boot": processes.boot_id(), "namespace": namespace, "pid": pid}
+    return here | {"start": processes.start_ticks(pid), "node": node}
 
 
 def write_claim(
@@ -88,20 +95,24 @@ def write_claim(
     identity: str = "",
     continue_from: str = "",
     holder: Mapping[str, object] | None = None,
-) -> None:
-    """Claim the folder, made if it is missing, durably. `holder`: as `supervisor_here`.
+    nonce: str = "",
+    known: Collection[str] = (),
+) -> str:
+    """Claim the folder, made if it is missing, durably; what its user should know of that, "" for nothing. `holder`: as
+    `supervisor_here`. `nonce`: of this start; `known`: those of the job's starts that this home's ledger has.
 
     Raises Foreign if what it holds is another job's, and `continue_from` does not name that one; Stale if a higher
-    incarnation of the job has claimed it, or an incarnation of another job (or of another instance's) that is as high
-    or higher, or while an attempt of another job, or of another home's, lives there; and OSError.
+    incarnation of the job has claimed it, or an incarnation of another job, another instance's or a start that is not
+    known here that is as high or higher, or while such an attempt, or this very start under another supervisor of this
+    node's name, lives there; and OSError.
 
     A membership in the same incarnation's claim stays there: it is its ranks' to raise, and nobody's to lower."""
     os.makedirs(directory, exist_ok=True)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _locked(folder):
-            newest, owner, membership, known = _read(folder)
-            me = ClaimOwner(tag, identity)
+            newest, membership, owner = _read(folder)
+            me = ClaimOwner(tag, identity, nonce)
             other = _stranger(folder, me, continue_from)
             if other is not None:
                 raise Foreign(
@@ -109,26 +120,36 @@ def write_claim(
                     f"hpcdl retry {job} --from-start, or go on from it: hpcdl submit --continue-from "
                     f"{_word(me, other)} --checkpoint-dir {directory}"
                 )
-            here = _instance(owner) == _instance(tag)
-            if owner and not (here and me.is_of(ClaimOwner(owner, known))) and _lives(folder):
-                whose = "another job" if here else "a job of another HPCDL_HOME"
-                who = ":".join(owner.split(":")[:4])
+            same = me.is_of(owner)
+            unknown = same and bool(nonce and owner.nonce) and owner.nonce not in {nonce, *known}
+            if whose := _living_stranger(folder, me, owner, unknown, {} if holder is None else holder):
+                who = ":".join(owner.tag.split(":")[:4])
                 raise Stale(
                     f"attempt {newest} of {whose} ({who}) lives in the checkpoint folder {directory}: nothing was "
-                    "loaded or changed, and this job is tried again"
+                    "loaded or changed, and this job is tried again",
+                    newest,
                 )
-            if newest > incarnation:
-                raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")
-            if newest == incarnation and not me.is_of(ClaimOwner(owner, known)):
-                raise Stale(f"another job ({owner}) has claimed {directory}; this is {tag}")
+            if newest > incarnation or (newest == incarnation and unknown):
+                said = f"attempt {newest} ({owner.tag}) has claimed {directory}; this is attempt {incarnation}"
+                raise Stale(said, newest)
+            if newest == incarnation and not same:
+                raise Stale(f"another job ({owner.tag}) has claimed {directory}; this is {tag}", newest)
             body = {"v": 1, "job": job, "incarnation": incarnation, "tag": tag}
             if identity:
                 body["identity"] = identity
+            if nonce:
+                body["nonce"] = nonce
             if holder is not None:
                 body["holder"] = dict(holder)
             if newest == incarnation and membership:
                 body["membership"] = membership
             _replace(folder, json.dumps(body).encode())
+            if not unknown:
+                return ""
+            return (
+                f"attempt {newest} of this job had claimed the checkpoint folder, and the ledger has no record of that "
+                "start (a backup was restored, or HPCDL_HOME was copied): it lives no more, and this one goes on there"
+            )
     finally:
         os.close(folder)
 
@@ -136,9 +157,10 @@ def write_claim(
 class ClaimBeat:
     """Renews the time of a claim for as long as its supervisor lives. In a thread: the file system may hang."""
 
-    def __init__(self, directory: str, tag: str) -> None:
+    def __init__(self, directory: str, tag: str, nonce: str = "") -> None:
         self._path = os.path.join(directory, NAME)
         self._tag = tag
+        self._nonce = nonce
         self._over = threading.Event()
 
     def begin(self) -> None:
@@ -158,12 +180,45 @@ class ClaimBeat:
         with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(file, "rb") as opened:
-                owner = str(json.loads(opened.read(LIMIT)).get("tag", ""))
+                claim = json.loads(opened.read(LIMIT))
+                owner = str(claim.get("tag", ""))
                 if over and owner == self._tag:
                     written = os.fstat(file)
                     os.utime(file, (written.st_atime, written.st_mtime - 2 * LIVE_S))
                 elif not over and owner.split(":")[:3] == self._tag.split(":")[:3]:
-                    os.utime(file)
+                    if claim.get("nonce", "") == self._nonce:
+                        os.utime(file)
+
+
+def _living_stranger(
+    folder: int, me: ClaimOwner, owner: ClaimOwner, unknown: bool, holder: Mapping[str, object]
+) -> str:
+    """Whose attempt lives in the folder, where that keeps this one from it; "" where none does. `unknown`: it is of the
+    same job, by a start that its ledger does not have. `holder`: this supervisor."""
+    if not owner.tag:
+        return ""
+    if _instance(owner.tag) != _instance(me.tag):
+        whose = "a job of another HPCDL_HOME"
+    elif not me.is_of(owner):
+        whose = "another job"
+    elif unknown:
+        whose = "this job, started from another copy of this HPCDL_HOME"
+    elif me.nonce and me.nonce == owner.nonce and _is_twin(folder, holder):
+        whose = "this job, the very start that this one is, from another copy of this HPCDL_HOME"
+    else:
+        return ""
+    return whose if _lives(folder) else ""
+
+
+def _is_twin(folder: int, holder: Mapping[str, object]) -> bool:
+    """Whether the claim is lately of another supervisor of the same node's name than this one, `holder`: a home was
+    copied after it had recorded the start, and both carry it out."""
+    try:
+        other = json.loads(_content(folder, NAME, LIMIT))["holder"]
+        # A node that left an attempt may join it again while the supervisor of its first time still ends.
+        return bool(other["node"]) and other["node"] == holder["node"] and other != holder and _age_s(folder) < LIVE_S
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _lives(folder: int) -> bool:
@@ -230,11 +285,11 @@ def _stranger(folder: int, me: ClaimOwner, continue_from: str) -> ClaimOwner | N
     names = os.listdir(folder)
     if all(_ALL_JOBS.fullmatch(name) for name in names):
         return None
-    _, tag, _, identity = _read(folder)
-    if tag and not me.may_take(ClaimOwner(tag, identity), continue_from):
-        return ClaimOwner(tag, identity)
+    _, _, owner = _read(folder)
+    if owner.tag and not me.may_take(owner, continue_from):
+        return owner
     markers = [f"{name}/{MARKER}" for name in sorted(names, reverse=True) if _CHECKPOINT.fullmatch(name)]
-    found = [owner for name in markers[:MARKERS_READ] if (owner := _marked(folder, name)) is not None]
+    found = [each for name in markers[:MARKERS_READ] if (each := _marked(folder, name)) is not None]
     return found[0] if found and not any(me.may_take(each, continue_from) for each in found) else None
 
 
@@ -279,17 +334,16 @@ def _content(folder: int, name: str, limit: int) -> bytes:
         return content.read(limit)
 
 
-def _read(folder: int) -> tuple[int, str, int, str]:
-    """The claim's incarnation, tag, membership (0: none) and identity; (-1, "", 0, "") where there is none that is
+def _read(folder: int) -> tuple[int, int, ClaimOwner]:
+    """The claim's incarnation, membership (0: none) and owner; -1, 0 and nobody where there is none that is
     understood."""
     try:
         claim = json.loads(_content(folder, NAME, LIMIT) or b"")
-        identity = claim.get("identity")
         membership = int(claim.get("membership") or 0)
-        about = str(claim.get("tag", ""))[:200], membership, identity if isinstance(identity, str) else ""
-        return int(claim["incarnation"]), *about
+        identity, nonce = (each if isinstance(each := claim.get(key), str) else "" for key in ("identity", "nonce"))
+        return int(claim["incarnation"]), membership, ClaimOwner(str(claim.get("tag", ""))[:200], identity, nonce)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return -1, "", 0, ""
+        return -1, 0, ClaimOwner("")
 
 
 def _replace(folder: int, content: bytes) -> None:

@@ -86,6 +86,8 @@ class Start:
     output: str = ""  # the file that has its output, too; "": none
     error: str = ""  # the same of its stderr alone
     apart: bool = False  # stdout and stderr come by a pipe each, and the log knows which is which
+    nonce: str = ""  # of this start, "" where it has none
+    nonces: tuple[str, ...] = ()  # of the job's starts that its home knows
 
     def __post_init__(self) -> None:
         if not self.tag or "\0" in self.tag:

@@ -266,9 +266,9 @@ class Supervisor:
             return True
         try:
             owner = (start.job, start.incarnation, start.tag, start.identity, start.continue_from)
-            write_claim(directory, *owner, holder=supervisor_here())
+            note = write_claim(directory, *owner, supervisor_here(start.node), start.nonce, start.nonces)
         except Stale as error:
-            self._failure = Exit(STALE, detail=str(error), stale=True)
+            self._failure = Exit(STALE, detail=str(error), stale=True, claimed=error.claimed)
         except Foreign as error:
             self._failure = Exit(launch.NOT_EXECUTABLE, detail=str(error))
         except OSError as error:
@@ -277,7 +277,9 @@ class Supervisor:
             self._save_errno = error.errno
         else:
             self._record("claimed", incarnation=start.incarnation)
-            self._beat = ClaimBeat(directory, start.tag)
+            if note:
+                self._note(note)
+            self._beat = ClaimBeat(directory, start.tag, start.nonce)
             if start.local_checkpoint_dir is not None:
                 self._drain.claimed()
             return True

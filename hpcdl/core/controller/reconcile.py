@@ -25,7 +25,7 @@ from hpcdl.core.model.events import (
 from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Role, Share
 from hpcdl.core.model.sharing import grant_refusal, pair_refusal
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import RESTARTED, Job, World, last_number
+from hpcdl.core.model.world import RESTARTED, Job, World, last_number, start_nonce
 
 BROKEN_PATIENCE_S = 5.0
 """Ranks whose collective failed although all are there have to form the same membership anew after so long."""
@@ -380,7 +380,7 @@ class Reconciliation:
     def start(self, world: World, job: Job, nodes: tuple[str, ...], placement: Placement | None) -> None:
         """Asks for the next incarnation, at the gate where `placement` is None."""
         number = last_number(world, job) + 1
-        self.events.append(StartRequested(job.id, number, nodes, placement))
+        self.events.append(StartRequested(job.id, number, nodes, placement, start_nonce(world, job.id, number)))
         address = ",".join(world.nodes[node].address for node in nodes) if len(nodes) > 1 else ""
         self.requests += [
             Request("start", node, job.id, number, nodes=nodes, placement=placement, address=address) for node in nodes

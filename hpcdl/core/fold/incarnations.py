@@ -40,6 +40,10 @@ from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
 from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Verdict, World
 
+NONCES = 64
+"""Of so many starts of a job the nonces are kept. Whoever claims its checkpoint folder later does not meet an earlier
+one there, unless none of those between came so far as to claim it."""
+
 
 @effect(ev.StartRequested, during=(None,), then=RUNNING, writes=("jobs", "holders", "backgrounds", "live"))
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
@@ -63,6 +67,7 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
         warm=not placed,
         requested_at=at,
         granted_at=at if placed else None,
+        nonce=event.nonce,
     )
     world.live[event.job] = None
     world.jobs[job.id] = changed(
@@ -70,6 +75,7 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
         live=(*job.live, incarnation),
         last_incarnation=event.incarnation,
         first_start_at=at if placed and job.first_start_at is None else job.first_start_at,
+        nonces=(*job.nonces, event.nonce)[-NONCES:] if event.nonce else job.nonces,
     )
 
 
@@ -352,7 +358,10 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
     step = event.step if event.step is not None and trained and not part.leaving else job.progress.step
     if event.attached and not incarnation.attached:
         incarnation = changed(incarnation, attached=True)
-    put_without_gone_parts(world, job, incarnation, at, progress=changed(job.progress, step=step))
+    # Where its folder was another's, the next attempt has a number above that one's.
+    last = max(job.last_incarnation, event.claimed)
+    progress = changed(job.progress, step=step)
+    put_without_gone_parts(world, job, incarnation, at, progress=progress, last_incarnation=last)
 
 
 @effect(

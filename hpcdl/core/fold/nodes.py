@@ -133,7 +133,7 @@ def reports_seen(world: World, event: ev.ReportsSeen, at: float) -> None:
 def daemon_started(world: World, event: ev.DaemonStarted, at: float) -> None:
     if event.fence <= world.fence:
         raise story(world, event, f"fence {event.fence} is not above {world.fence}")
-    world.fence = event.fence
+    world.fence, world.nonce = event.fence, event.nonce
     world.stopping = world.stopping_now = False
     for name, node in world.nodes.items():
         if node.connected:

@@ -213,10 +213,14 @@ class JobsRetired(Event, frozen=True):
 
 
 class StartRequested(IncarnationEvent, frozen=True):
-    """A start with its GPUs (`placement`), or a warm start on `nodes` that waits at the gate (`placement` None)."""
+    """A start with its GPUs (`placement`), or a warm start on `nodes` that waits at the gate (`placement` None).
+
+    `nonce`: random; it tells the start from one of the same number that a copy of the home makes.
+    """
 
     nodes: tuple[str, ...]
     placement: Placement | None
+    nonce: str = ""
 
 
 class OpenRequested(IncarnationEvent, frozen=True):
@@ -375,6 +379,8 @@ class Exited(Report, frozen=True):
     """Its node failed it, a mount of it say: another one may not. Where it is `permanent` too, it may be its user's."""
     left: bool = False
     by_itself: bool = False
+    claimed: int = 0
+    """The number of the attempt that had claimed the checkpoint folder, where it was not started for that."""
 
 
 class GpusFreed(Report, frozen=True):
@@ -671,12 +677,13 @@ class NoticeDropped(Event, frozen=True):
 
 
 class DaemonStarted(Event, frozen=True):
-    """A daemon got the lease, with this fence. Agents must call again."""
+    """A daemon got the lease, with this fence. Agents must call again. `nonce`: random; starts have theirs from it."""
 
     fence: int
     version: str
     pid: int
     host: str
+    nonce: str = ""
 
 
 class DaemonStopping(Event, frozen=True):

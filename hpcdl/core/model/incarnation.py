@@ -285,6 +285,7 @@ class Incarnation:
     last_rescale: InPlaceRescale | None = None  # None before the first one
     idle_noted: bool = False  # GPUs that it leaves idle were recorded
     throttle: Throttle | None = None  # of a background; None: nobody's slowdown holds it up
+    nonce: str = ""  # random, of its start; "" of those of earlier versions
 
     @property
     def is_background(self) -> bool:

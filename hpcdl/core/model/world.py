@@ -150,6 +150,7 @@ class Job:
     unfit_nodes: tuple[str, ...] = ()  # those that failed it since it last began on any, a mount of theirs say
     held_after: str = ""  # after what it is held, failures that were not its program's say; "": its user did that
     ends_cut: int = 0  # attempts in a row that were ended at the end of its script, after the last step
+    nonces: tuple[str, ...] = ()  # of its last starts, the newest last
 
     @property
     def identity(self) -> str:
@@ -293,6 +294,7 @@ class World:
     policy: str = "marble"
     objective: str = "makespan"
     fence: int = 0  # of the newest daemon
+    nonce: str = ""  # of the newest daemon, random; "" of one of an earlier version
     stopping: bool = False  # the daemon suspends what runs, to end
     stopping_now: bool = False  # and does not wait for checkpoints
     next_job: int = 1
@@ -428,6 +430,12 @@ def last_number(world: World, job: Job) -> int:
     folder = job.spec.checkpoint_dir
     there = (each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
     return max(world.folders.get(folder, (0, 0))[0], floor, *there)
+
+
+def start_nonce(world: World, job: int, incarnation: int) -> str:
+    """What tells a start from one of the same number that another home made; "" where the daemon has no nonce."""
+    text = f"{world.nonce}:{job}:{incarnation}"
+    return blake2b(text.encode(), digest_size=8).hexdigest() if world.nonce else ""
 
 
 def no_such_job(world: World, number: int) -> str:

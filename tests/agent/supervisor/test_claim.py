@@ -133,3 +133,93 @@ def test_ranks_that_form_anew_keep_who_holds_the_claim(tmp_path: Path) -> None:
     checkpoints.claim(tmp_path, 7, 2, 4, "first:7:2:n1", IDENTITY)
     body = json.loads(path.read_text())
     assert (body["membership"], body["holder"]) == (4, holder)
+
+
+# --- starts that the ledger of this home has, and others --------------------------------------------------------------
+
+MINE, OTHER = "1" * 16, "2" * 16
+
+
+def claim_as(folder: Path, incarnation: int, nonce: str, known: tuple[str, ...] = (), node: str = "n1") -> str:
+    """By a supervisor of this process, for an attempt of one job in homes of one name."""
+    tag = f"first:7:{incarnation}:{node}:{IDENTITY}:{nonce}".rstrip(":")
+    return write_claim(str(folder), 7, incarnation, tag, IDENTITY, "", supervisor_here(node), nonce, known)
+
+
+@pytest.mark.parametrize("incarnation", [1, 2, 3])
+def test_a_start_that_the_ledger_does_not_have_keeps_the_folder_while_it_lives(
+    tmp_path: Path, incarnation: int
+) -> None:
+    claim_as(tmp_path, 2, OTHER)
+    before = (tmp_path / "claim.json").read_bytes()
+    with pytest.raises(Stale) as refused:
+        claim_as(tmp_path, incarnation, MINE, ("3" * 16,))
+    said = "attempt 2 of this job, started from another copy of this HPCDL_HOME (first:7:2:n1) lives in the checkpoint "
+    assert str(refused.value).startswith(said)
+    assert refused.value.claimed == 2
+    assert (tmp_path / "claim.json").read_bytes() == before
+
+
+def test_a_start_that_it_has_is_replaced_as_ever(tmp_path: Path) -> None:
+    """The next attempt after a silent agent's, or a further node of the same one."""
+    claim_as(tmp_path, 2, OTHER)
+    assert claim_as(tmp_path, 2, OTHER, (OTHER,), node="n2") == ""
+    assert claim_as(tmp_path, 3, MINE, (OTHER, MINE)) == ""
+    assert json.loads((tmp_path / "claim.json").read_text())["nonce"] == MINE
+
+
+def test_one_that_lives_no_more_is_taken_over_and_that_is_said(tmp_path: Path) -> None:
+    claim_as(tmp_path, 2, OTHER)
+    path = tmp_path / "claim.json"
+    body = json.loads(path.read_text())
+    body["holder"]["pid"] = 0
+    path.write_text(json.dumps(body))
+    for number in (1, 2):
+        with pytest.raises(Stale) as refused:
+            claim_as(tmp_path, number, MINE)
+        assert refused.value.claimed == 2, "the next attempt has a number that nobody had"
+    assert claim_as(tmp_path, 3, MINE).startswith(
+        "attempt 2 of this job had claimed the checkpoint folder, and the led"
+    )
+    assert json.loads(path.read_text())["nonce"] == MINE
+
+
+@pytest.mark.parametrize("nonces", [("", MINE), (OTHER, "")])
+def test_without_a_nonce_it_is_as_before(tmp_path: Path, nonces: tuple[str, str]) -> None:
+    claim_as(tmp_path, 2, nonces[0])
+    assert claim_as(tmp_path, 3, nonces[1]) == ""
+
+
+def test_one_start_in_two_homes_is_carried_out_once(tmp_path: Path) -> None:
+    """It was recorded, and its home copied before it was made: both know its nonce."""
+    claim_as(tmp_path, 2, MINE, (MINE,))
+    path = tmp_path / "claim.json"
+    body = json.loads(path.read_text())
+    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    body["holder"] |= {"pid": child.pid, "start": processes.start_ticks(child.pid)}
+    path.write_text(json.dumps(body))
+    with pytest.raises(Stale, match="the very start that this one is, from another copy of this HPCDL_HOME"):
+        claim_as(tmp_path, 2, MINE, (MINE,))
+    now = path.stat().st_mtime
+    os.utime(path, (now, now - 2 * LIVE_S))  # its node has left the attempt, and joins it again
+    assert claim_as(tmp_path, 2, MINE, (MINE,)) == ""
+    path.write_text(json.dumps(body))
+    child.communicate(b"\n")
+    assert claim_as(tmp_path, 2, MINE, (MINE,)) == ""
+
+
+def test_the_claim_of_another_start_is_not_renewed(tmp_path: Path) -> None:
+    claim_as(tmp_path, 2, OTHER)
+    path = tmp_path / "claim.json"
+    os.utime(path, (0, 0))
+    ClaimBeat(str(tmp_path), f"first:7:2:n2:{IDENTITY}:{MINE}", MINE)._renew()
+    assert path.stat().st_mtime == 0
+    ClaimBeat(str(tmp_path), f"first:7:2:n2:{IDENTITY}:{OTHER}", OTHER)._renew()
+    assert path.stat().st_mtime > 0
+
+
+def test_a_number_that_no_attempt_has_is_not_gone_on_from(tmp_path: Path) -> None:
+    claim_as(tmp_path, 10**12, OTHER)
+    with pytest.raises(Stale) as refused:
+        claim_as(tmp_path, 2, MINE, (OTHER,))
+    assert refused.value.claimed == 0

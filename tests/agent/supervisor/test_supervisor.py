@@ -48,6 +48,7 @@ print("bye")
         "node_fault": False,
         "permanent": False,
         "stale": False,
+        "claimed": 0,
         "drill": False,
         "save_failed": False,
         "save_errno": None,
