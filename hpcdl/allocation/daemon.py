@@ -40,11 +40,13 @@ class DaemonNotStarted(Exception):
 
 @dataclass(slots=True)
 class DaemonProcess:
-    """`start`, then `look` again and again, then `stop`. `address`: where it listens; None: as its settings say."""
+    """`start`, then `look` again and again, then `stop`. `address`: where it listens; None: as its settings say.
+    `moved`: the home is no copy of one that stays."""
 
     home: Path
     address: str | None
     say: Callable[[str], None]
+    moved: bool = False
     monotonic: Callable[[], float] = time.monotonic
     status: dict[str, Any] = field(default_factory=dict)
     """What it said of itself last."""
@@ -66,6 +68,7 @@ class DaemonProcess:
     def start(self) -> None:
         """Returns when it is ready. Raises NotStarted."""
         argv = [sys.executable, "-P", "-m", "hpcdl.daemon", "--home", str(self.home), "--no-agent"]
+        argv += ["--moved"] if self.moved else []
         env = dict(os.environ) if self.address is None else {**os.environ, "HPCDL_LISTEN_HOST": self.address}
         try:
             make_private_folder(self.home)
@@ -110,6 +113,8 @@ class DaemonProcess:
                     self.kill()
                     raise DaemonNotStarted(str(answer["error"]), held="already runs on" in str(answer["error"]))
                 if "phase" not in answer:
+                    if "note" in answer:
+                        self.say(str(answer["note"]))
                     return
                 end = self.monotonic() + READY_S  # it is at work
 

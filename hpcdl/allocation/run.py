@@ -61,6 +61,7 @@ class AllocationOptions:
     emulate_gpus: str = ""
     idle_exit_s: float | None = None
     grace_s: float | None = None
+    moved: bool = False
 
 
 def find_allocation(system: BatchAdapter | None, environ: Mapping[str, str]) -> tuple[BatchAdapter, Allocation]:
@@ -118,7 +119,7 @@ class AllocationRun:
         self._signals = Signals()
         listening = self.config.origin("listen_host") == "default"
         self._address = own_address(self._others()) if listening else None
-        self._served = DaemonProcess(self.home, self._address, self.say)
+        self._served = DaemonProcess(self.home, self._address, self.say, self.wishes.moved)
 
     def _others(self) -> list[str]:
         return [node for node in self.allocation.nodes if node != self.allocation.here]

@@ -72,6 +72,7 @@ _grace = click.option(
 @click.option(
     "--idle-exit", type=Seconds(0, 10_000_000), metavar="SECONDS", help="End when there was no job for so long."
 )
+@click.option("--moved", is_flag=True, help="HPCDL_HOME was moved from another file system or machine: jobs go on.")
 @_emulate
 @_grace
 @click.pass_context
@@ -81,6 +82,7 @@ def allocation(
     chain: int | None,
     script: Path | None,
     idle_exit: float | None,
+    moved: bool,
     emulate_gpus: str,
     grace: float | None,
 ) -> None:
@@ -93,7 +95,7 @@ def allocation(
 
     home: Path = ctx.find_root().obj
     config, system, found, now = _found(home)
-    wishes = AllocationOptions(wait, chain, script, emulate_gpus, idle_exit, grace)
+    wishes = AllocationOptions(wait, chain, script, emulate_gpus, idle_exit, grace, moved)
     ctx.exit(AllocationRun(home, config, system, found, wishes, now, _tell).run())
 
 

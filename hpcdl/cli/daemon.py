@@ -33,9 +33,16 @@ def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--emulate-gpus", type=click.IntRange(1, 1024), metavar="N", help="Give this node N emulated GPUs.")
 @click.option("--node", metavar="NAME", callback=_node_name, help="This node's name.  [default: the host's]")
 @click.option("--accept-loss", is_flag=True, help="Go on with a ledger that has lost events, without their jobs.")
+@click.option("--moved", is_flag=True, help="This folder was moved from another file system or machine: jobs go on.")
 @outputs_as("Its pid only.")
 def start(
-    ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, accept_loss: bool, output: Output
+    ctx: click.Context,
+    foreground: bool,
+    emulate_gpus: int | None,
+    node: str | None,
+    accept_loss: bool,
+    moved: bool,
+    output: Output,
 ) -> None:
     """Start the daemon and the agent of this node, in the background.
 
@@ -45,7 +52,7 @@ def start(
     from hpcdl.daemon import launch
 
     home: Path = ctx.find_root().obj
-    answer = launch.start(home, emulate_gpus, node, foreground, accept_loss)
+    answer = launch.start(home, emulate_gpus, node, foreground, accept_loss, moved)
     if foreground:
         ctx.exit(answer["exit_code"])
     if "note" in answer:

@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--node")
     parser.add_argument("--no-agent", action="store_true")
     parser.add_argument("--accept-loss", action="store_true")
+    parser.add_argument("--moved", action="store_true")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--foreground", action="store_true")
     options = parser.parse_args()
@@ -46,7 +47,13 @@ def main() -> int:
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
         ready.phase("opening the ledger")
         daemon = Daemon(
-            options.home, config, options.emulate_gpus, not options.no_agent, ready.phase, options.accept_loss
+            options.home,
+            config,
+            options.emulate_gpus,
+            not options.no_agent,
+            ready.phase,
+            options.accept_loss,
+            options.moved,
         )
         return asyncio.run(_serve(daemon, ready))
     except (

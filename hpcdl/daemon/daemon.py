@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -48,7 +49,16 @@ from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.deadline_watch import DeadlineWatch
 from hpcdl.daemon.delivery import Ways
 from hpcdl.daemon.gpu_memory import GpuMemory
-from hpcdl.daemon.identity import LIMIT, begin_apart, forget_agents, load_identity, node_name, original_of
+from hpcdl.daemon.identity import (
+    LIMIT,
+    Original,
+    begin_apart,
+    forget_agents,
+    keep_place,
+    load_identity,
+    node_name,
+    original_of,
+)
 from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.local_agent import LocalAgent
@@ -94,6 +104,9 @@ PILOTS_S = 20.0
 TROUBLE_AGAIN_S = 600.0
 """The same trouble is recorded at most this often."""
 
+COPIED = "this home was copied from"
+"""How it begins after what jobs are held in a copy; it is stored."""
+
 
 class Daemon:
     """One daemon on one home, from the lease to its release."""
@@ -106,10 +119,12 @@ class Daemon:
         local_agent: bool = True,
         phase: Callable[[str], None] = lambda text: None,
         accept_loss: bool = False,
+        moved: bool = False,
     ) -> None:
         """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user.
 
         `phase(text)` is called before what takes long. `accept_loss`: go on with a ledger that has lost events.
+        `moved`: the home is no copy of one that stays, whatever it looks like.
         """
         self._phase = phase
         self.home = home
@@ -117,6 +132,7 @@ class Daemon:
         self.viewers = Viewers(home, config)
         self.site_file = load_site(config.site, config.pilots, home)
         self.here = look_around(config.batch, now=WallClock(0.0).now, site=self.site_file)
+        self._moved = moved
         self.lease = self._acquire(WallClock(0.0).now(), 0)
         try:
             self._open(emulate_gpus, local_agent, accept_loss)
@@ -132,7 +148,7 @@ class Daemon:
             )
         except LeaseHeld as error:
             original = original_of(self.home)
-            if original is None:
+            if original is None or original.in_place or self._moved:
                 raise
             raise LeaseError(
                 f"{self.home} is a copy of {original}, made while {error.holder or 'a daemon'} ran there: remove "
@@ -141,12 +157,19 @@ class Daemon:
 
     def _open(self, emulate_gpus: int | None, local_agent: bool, accept_loss: bool) -> None:
         home, config = self.home, self.config
-        original = original_of(home)
+        original = None if self._moved else original_of(home)
         if original is not None:
             forget_agents(home)
+        restored = f"{home} was put back from a copy" if original is not None and original.in_place else ""
         first_job = self.site_file.first_job_id
         resumed = open_ledger(
-            home, config, lambda: self.lease.holds(), self._phase, accept_loss=accept_loss, first_job=first_job
+            home,
+            config,
+            lambda: self.lease.holds(),
+            self._phase,
+            accept_loss=accept_loss,
+            restored=restored,
+            first_job=first_job,
         )
         self._phase("taking stock of the jobs")
         self.journal, self._resumed = resumed.journal, resumed
@@ -166,16 +189,21 @@ class Daemon:
         self.clock = WallClock(world.at)
         fresh = world.seq == 0
         self.started_at = self.clock.now()
-        started = DaemonStarted(self.lease.fence, __version__, os.getpid(), socket.gethostname())
+        nonce = secrets.token_hex(16)
+        started = DaemonStarted(self.lease.fence, __version__, os.getpid(), socket.gethostname(), nonce)
         self.controller.begin(started, self.clock.now(), resumed.raised)
         if fresh:
             defaults: list[cmd.Command] = [cmd.ChoosePolicy(config.policy), cmd.ChooseObjective(config.objective)]
             for answer in self.controller.step(defaults, self.clock.now()):
                 if isinstance(answer, Exception):
                     raise answer
-        if original is not None:
+        self._apart = ""
+        if self._moved:
+            self._let_go_on()
+        elif original is not None and not original.in_place:
             self._begin_apart(original)
         self.identity = load_identity(home, self.clock.now())
+        keep_place(home)
         self.node = node_name(home, config.node_name, config.node)
         self.meter = Meter.of(self.controller.world, self.clock.now())
         self.idle = IdleGpus()
@@ -245,8 +273,8 @@ class Daemon:
                 running.add_signal_handler(number, self._on_signal)
         self.loop.start()
         identity = self.identity
-        secrets = (identity.certificate, identity.token)
-        self._access = AccessFile(identity.instance, address, port, *secrets, os.getpid(), self.lease.fence)
+        opens = (identity.certificate, identity.token)
+        self._access = AccessFile(identity.instance, address, port, *opens, os.getpid(), self.lease.fence)
         write_access(self.home, self._access)
         self.viewers.publish(identity, listener, self._on_trouble)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -269,15 +297,28 @@ class Daemon:
             await _aside(self._close)
         return self.exit_code
 
-    def _begin_apart(self, original: Path) -> None:
-        """What is unfinished runs in the original: here it is held, so that no job trains twice into one folder."""
-        numbers = [number for number, job in self.controller.world.jobs.items() if not (job.finished or job.held)]
-        after = f"this home was copied from {original}"
-        self.controller.step([cmd.Hold(number, after=after) for number in numbers], self.clock.now())
+    def _begin_apart(self, original: Original) -> None:
+        """What is unfinished runs in the original: here it is held, so that no job trains twice into one folder. What
+        was on its way to the original's nodes and batch system is not carried out here, nor taken back."""
+        world, after = self.controller.world, f"{COPIED} {original}"
+        numbers = [number for number, job in world.jobs.items() if not (job.finished or job.held)]
+        apart: list[cmd.Command] = [cmd.Hold(number, after=after) for number in numbers]
+        apart += [cmd.NodeGone(node, after) for node in world.nodes]
+        apart += [cmd.PilotNotTaken(pilot.id, after) for pilot in world.pilots.values() if not pilot.over]
+        self.controller.step(apart, self.clock.now())
         begin_apart(self.home)
         many = f"{count(len(numbers), 'unfinished job')} {'is' if len(numbers) == 1 else 'are'}"
         held = f"; {many} held: hpcdl resume JOB lets one run here" if numbers else ""
-        log.warning("%s is a copy of %s, and begins apart from it%s", self.home, original, held)
+        self._apart = (
+            f"{self.home} is a copy of {original}, and begins apart from it{held}; if it was moved here, and nothing "
+            "runs there any more: hpcdl daemon stop, then hpcdl daemon start --moved"
+        )
+        log.warning("%s", self._apart)
+
+    def _let_go_on(self) -> None:
+        """The home was moved: what an earlier start held since it looked like a copy is not held any more."""
+        held = [number for number, job in self.controller.world.jobs.items() if job.held_after.startswith(COPIED)]
+        self.controller.step([cmd.Release(number) for number in held], self.clock.now())
 
     def _make_batching(self) -> BatchThread | None:
         config, system, here = self.config, self.here.system, self.here
@@ -416,7 +457,7 @@ class Daemon:
             "nodes": list(self.hub.nodes()),
             "fence": self.lease.fence,
         }
-        note = "; ".join(filter(None, (self._resumed.note, note or self._surprise())))
+        note = "; ".join(filter(None, (self._resumed.note, self._apart, note or self._surprise())))
         on_ready.tell(about | ({"note": note} if note else {}))
         self._ahead.start(self.loop.world.policy)
         collect_garbage_rarely()
@@ -588,11 +629,13 @@ def open_ledger(
     phase: Callable[[str], None],
     *,
     accept_loss: bool,
+    restored: str = "",
     first_job: int,
 ) -> UsableLedger:
     """The ledger once the lease is taken: whole, or resumed from a backup or an accepted loss.
 
-    `holds`: whether the lease is still ours; `phase(text)`: how far it is. Raises as `open_resumed`, and OSError.
+    `holds`: whether the lease is still ours; `phase(text)`: how far it is; `restored`: as `open_resumed`. Raises as
+    that, and OSError.
     """
 
     def on_read(done: int, of: int) -> None:
@@ -603,6 +646,7 @@ def open_ledger(
         lambda: SqliteJournal(home / LEDGER_FILE, lease_check=holds, samples=config.samples, on_read=on_read),
         runs=_runs_elsewhere(home, config),
         accept_loss=accept_loss,
+        restored=restored,
         first_job=first_job,
     )
 

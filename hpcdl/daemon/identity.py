@@ -1,11 +1,13 @@
 """What an instance keeps for its life: its name, token, certificate and key, below `$HPCDL_HOME/tls` (0700).
 
-Nothing of it is in a message or a log but the name. Neighbours: `wire/access` has what clients read of it, `wire/tls`
-makes the certificate.
+Nothing of it is in a message or a log but the name. Beside it is where the home was at its last start, by which a home
+that was moved is told from a copy. Neighbours: `wire/access` has what clients read of it, `wire/tls` makes the
+certificate.
 """
 
 import errno
 import json
+import os
 import re
 import secrets
 import shutil
@@ -15,10 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdl.wire.access import NAME as ACCESS
+from hpcdl.wire.access import folder_marks
 from hpcdl.wire.private_files import NotPrivate, atomic_write, make_private_folder, read_private
 from hpcdl.wire.tls import make_certificate
 
 LIMIT = 64 * 1024
+PLACE = "place.json"
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,60 @@ def load_identity(home: Path, now: float) -> Identity:
     )
 
 
-def original_of(home: Path) -> Path | None:
-    """The home of which this one is a copy, where that is still there and both have one instance's name; else None.
+@dataclass(frozen=True, slots=True)
+class Original:
+    """Where the home was at its last start of which this folder is a copy. `host`: "" where it was on this one.
+    `in_place`: it was here, so that the copy was put back."""
 
-    A home that was moved, or that a node mounts elsewhere, has no other one beside it.
+    path: Path
+    host: str = ""
+    in_place: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path} on {self.host}" if self.host else str(self.path)
+
+
+def original_of(home: Path) -> Original | None:
+    """The home of which this folder is a copy; None where it is the one that it was at its last start, moved or mounted
+    elsewhere maybe, or where nobody knows.
+
+    What is moved keeps its inodes, and a file the time of its last change, whichever inodes a mount shows; nothing that
+    copies can set that time. Three inodes, for one that was freed is soon another's.
     """
+    with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
+        if not (home / "tls" / PLACE).exists():
+            beside = _original_beside(home)
+            return None if beside is None else Original(beside)
+        place = json.loads(read_private(home / "tls" / PLACE, LIMIT))
+        inodes, changed = _marks(home)
+        if inodes != place["inodes"] and changed != place["changed"]:
+            path, host, here = Path(place["home"]), str(place["host"]), (place["host"], place["machine"]) == _machine()
+            return Original(path, "" if here else host, here and place["home"] == os.path.realpath(home))
+    return None
+
+
+def keep_place(home: Path) -> None:
+    """Note where the home is, whose lease is held, for the next start. Raises OSError."""
+    (inodes, changed), (host, machine) = _marks(home), _machine()
+    body = {"v": 1, "home": os.path.realpath(home), "inodes": inodes, "changed": changed, "host": host}
+    atomic_write(home / "tls" / PLACE, json.dumps(body | {"machine": machine}).encode() + b"\n")
+
+
+def _marks(home: Path) -> tuple[list[int], int]:
+    inode, changed = folder_marks(home)
+    return [inode, *((home / name).stat().st_ino for name in ("tls", "tls/instance"))], changed
+
+
+def _machine() -> tuple[str, str]:
+    """This machine's name and id: two clusters may each have a login1, and an image may have come to many nodes."""
+    with suppress(OSError):
+        return socket.gethostname(), _MACHINE_ID.read_text(encoding="ascii", errors="replace").strip()
+    return socket.gethostname(), ""
+
+
+def _original_beside(home: Path) -> Path | None:
+    """Of a home that an earlier version has left: that of which it is a copy, where that is still there and both have
+    one instance's name."""
     with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
         body = json.loads(read_private(home / ACCESS, LIMIT))
         original = Path(body["home"])

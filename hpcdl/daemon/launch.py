@@ -39,11 +39,12 @@ def start(
     node_name: str | None = None,
     foreground: bool = False,
     accept_loss: bool = False,
+    moved: bool = False,
 ) -> dict[str, Any]:
     """Starts a daemon on `home`, with an agent on this machine, and waits until both are ready, however long that takes
     while it is at work: it is never ended from here. What it does is said on standard error when it takes long.
 
-    `accept_loss`: it goes on with a ledger that has lost events.
+    `accept_loss`: it goes on with a ledger that has lost events. `moved`: the home is no copy of one that stays.
     Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
     {"exit_code"}. Raises LaunchError; KeyboardInterrupt after a line that says what goes on.
     """
@@ -53,8 +54,8 @@ def start(
         argv += ["--emulate-gpus", str(emulate_gpus)]
     if node_name is not None:
         argv += ["--node", node_name]
-    if accept_loss:
-        argv += ["--accept-loss"]
+    argv += ["--accept-loss"] if accept_loss else []
+    argv += ["--moved"] if moved else []
     try:
         make_private_folder(home)
         out = open_private(home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -256,12 +256,19 @@ def check(journal: SqliteJournal, mark: Mark | None, traces: Traces | None = Non
 
 
 def open_resumed(
-    home: Path, open_it: Callable[[], SqliteJournal], *, runs: Iterable[Path] = (), accept_loss: bool, first_job: int
+    home: Path,
+    open_it: Callable[[], SqliteJournal],
+    *,
+    runs: Iterable[Path] = (),
+    accept_loss: bool,
+    restored: str = "",
+    first_job: int,
 ) -> UsableLedger:
     """The ledger of a home, with its mark, and the event about ids that it does not know.
 
-    `runs`: folders of agents outside of the home. `accept_loss`: go on without what is missing. `first_job`: the lowest
-    id that the site allows. Raises LedgerShrank, with nothing changed, and JournalError.
+    `runs`: folders of agents outside of the home. `accept_loss`: go on without what is missing. `restored`: how it is
+    known that all of the home is a backup, in words; "": it is not. `first_job`: the lowest id that the site allows.
+    Raises LedgerShrank, with nothing changed, and JournalError.
     """
     missing = missing_before(home, home / LEDGER_FILE, runs)
     if missing and not accept_loss:
@@ -269,14 +276,14 @@ def open_resumed(
     refuse_foreign_log(home / LEDGER_FILE)
     journal = open_it()
     try:
-        return _resume(home, journal, runs, missing if accept_loss else None, first_job)
+        return _resume(home, journal, runs, missing if accept_loss else None, restored, first_job)
     except BaseException:
         journal.close()
         raise
 
 
 def _resume(
-    home: Path, journal: SqliteJournal, runs: Iterable[Path], accept_loss: str | None, first_job: int
+    home: Path, journal: SqliteJournal, runs: Iterable[Path], accept_loss: str | None, restored: str, first_job: int
 ) -> UsableLedger:
     """`accept_loss`: what was missing before it was opened, "" for nothing; None: nothing may be missing."""
     try:
@@ -288,6 +295,8 @@ def _resume(
     traces, world = traces_of(home, runs), journal.load()
     own = ids_of(world, journal.last_request)
     why, text = _judge(journal, mark, traces, accept_loss)
+    if restored and not why:
+        why, text = BACKUP, f"{restored}: its ledger ends with event {journal.last_seq}"
     known = Ids() if mark is None else mark.given
     if why:
         given = own.up_to(known).up_to(traces.ids).up_to(traced_ids(home, world))

@@ -63,8 +63,19 @@ def write_access(home: Path, access: AccessFile) -> None:
     """Put the access file in place, durably and at once. Raises NotPrivate for an open folder, OSError from writing."""
     make_private_folder(home)
     body = {name: getattr(access, name) for name in AccessFile.__dataclass_fields__}
-    body["home"], body["inode"] = os.path.realpath(home), os.stat(home).st_ino
+    body["home"] = os.path.realpath(home)
+    body["inode"], body["changed"] = folder_marks(home)
     atomic_write(home / NAME, json.dumps(body, indent=1).encode() + b"\n")
+
+
+def folder_marks(home: Path) -> tuple[int, int]:
+    """What a home keeps where it is moved, of which a copy has another: its inode, and when the file with its name was
+    last changed, in ns (0 where there is none). A mount may show another inode of the same folder. Raises OSError."""
+    try:
+        changed = os.stat(home / "tls" / "instance").st_ctime_ns
+    except FileNotFoundError:
+        changed = 0
+    return os.stat(home).st_ino, changed
 
 
 def read_access(home: Path) -> AccessFile:
@@ -72,14 +83,14 @@ def read_access(home: Path) -> AccessFile:
     NoAccessFile where there is none, so that nobody has to look again, when a daemon may just have written it.
 
     That of a copied folder is still the original's: its daemon would be stopped by who means the copy. A folder that
-    was moved, or that a node mounts elsewhere, has another path, but the inode that it had.
+    was moved, or that a node mounts elsewhere, has another path, but one of its `folder_marks`.
     """
     path = home / NAME
     try:
         folder = open_private_folder(home)
         try:
             content = read_private(path, LIMIT, dir_fd=folder)
-            inode = os.fstat(folder).st_ino
+            marks = folder_marks(home)
         finally:
             os.close(folder)
     except FileNotFoundError:
@@ -88,10 +99,10 @@ def read_access(home: Path) -> AccessFile:
         raise AccessError(str(error)) from None
     except OSError as error:
         raise AccessError(f"cannot read {path}: {error.strerror}") from None
-    return _parse(content, path, inode)
+    return _parse(content, path, marks)
 
 
-def _parse(content: bytes, path: Path, inode: int) -> AccessFile:
+def _parse(content: bytes, path: Path, marks: tuple[int, int]) -> AccessFile:
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -102,10 +113,15 @@ def _parse(content: bytes, path: Path, inode: int) -> AccessFile:
         raise AccessError(
             f"{path} has version {body.get('version')!r:.20}, this hpcdl reads {VERSION}: use the hpcdl of its daemon"
         )
-    if body.get("inode", inode) != inode and body.get("home") != os.path.realpath(path.parent):
+    inode, changed = marks
+    elsewhere, was = body.get("home") != os.path.realpath(path.parent), body.get("changed")
+    if body.get("inode", inode) != inode and (was != changed if was and changed else elsewhere):
+        whose, other = "the home that was here, or is on another host", ""
+        if elsewhere:
+            whose, other = f"{str(body.get('home'))!r:.300}", "; for the other, name its folder with --home"
         raise CopiedHome(
-            f"{path.parent} is a copy of {str(body.get('home'))!r:.300}, whose daemon is not this one's: "
-            "hpcdl daemon start starts one here; for the other, name its folder with --home"
+            f"{path.parent} is a copy of {whose}, whose daemon is not this one's: hpcdl daemon start starts one "
+            f"here{other}"
         )
     known = {name: body[name] for name in AccessFile.__dataclass_fields__ if name in body}
     try:

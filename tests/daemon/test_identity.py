@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from hpcdl.daemon.identity import begin_apart, forget_agents, load_identity, node_name, original_of
-from hpcdl.wire.access import AccessFile, write_access
+from hpcdl.daemon import identity
+from hpcdl.daemon.identity import (
+    Original,
+    begin_apart,
+    forget_agents,
+    keep_place,
+    load_identity,
+    node_name,
+    original_of,
+)
+from hpcdl.wire.access import AccessFile, folder_marks, write_access
 
 
 def test_the_identity_is_made_once(tmp_path: Path) -> None:
@@ -70,7 +79,73 @@ def test_a_folder_by_two_paths_is_no_copy(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(os.listdir(home / "tls")) == before
 
 
-def test_a_copy_has_an_instance_of_its_own(tmp_path: Path) -> None:
+def started(home: Path) -> Path:
+    """As a daemon's start leaves it."""
+    home.mkdir(mode=0o700)
+    load_identity(home, 1e9)
+    keep_place(home)
+    return home
+
+
+def test_a_home_that_was_moved_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = started(tmp_path / "home")
+    assert original_of(home) is None
+    monkeypatch.setattr(identity, "_machine", lambda: ("login9", "another"))  # a node of the next allocation
+    assert original_of(home) is None
+    moved = home.rename(tmp_path / "moved")
+    assert original_of(moved) is None
+    keep_place(moved)
+    assert original_of(moved.rename(home)) is None
+
+
+def test_a_copy_is_known_whether_its_original_is_there_or_not(tmp_path: Path) -> None:
+    home, copy = started(tmp_path / "home"), tmp_path / "copy"
+    shutil.copytree(home, copy)
+    home.rename(tmp_path / "moved")
+    assert original_of(copy) == Original(home)
+    shutil.rmtree(tmp_path / "moved")
+    assert original_of(copy) == Original(home)
+    keep_place(copy)
+    assert original_of(copy) is None
+
+
+def test_another_inode_with_the_same_time_is_another_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = started(tmp_path / "home")
+    (home / "tls" / "instance").chmod(0o400)  # its time is another, and its inode the same
+    assert original_of(home) is None
+    keep_place(home)
+    inode, changed = folder_marks(home)
+    monkeypatch.setattr(identity, "folder_marks", lambda home: (inode + 1, changed))
+    assert original_of(home) is None
+    monkeypatch.setattr(identity, "folder_marks", lambda home: (inode + 1, changed + 1))
+    assert original_of(home) == Original(home, in_place=True)
+
+
+def test_what_is_put_back_at_its_path_is_known_by_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, kept = started(tmp_path / "home"), tmp_path / "kept"
+    shutil.copytree(home, kept)
+    shutil.rmtree(home)
+    shutil.copytree(kept, home)
+    assert original_of(home) == Original(home, in_place=True)
+    host = json.loads((home / "tls" / "place.json").read_text())["host"]
+    for machine in (("login9", ""), (host, "another cluster's of that name")):
+        monkeypatch.setattr(identity, "_machine", lambda machine=machine: machine)
+        assert original_of(home) == Original(home, host)
+        assert str(original_of(home)) == f"{home} on {host}"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"{}", b"[" * 60_000, b'{"inode": 1, "changed": 2, "home": 3, "host": 4}']
+)
+def test_a_damaged_note_of_the_place_makes_no_copy(tmp_path: Path, damage: bytes) -> None:
+    home = started(tmp_path / "home")
+    (home / "tls" / "place.json").write_bytes(damage)
+    assert original_of(home) is None
+    keep_place(home)
+    assert original_of(home.rename(tmp_path / "moved")) is None
+
+
+def test_a_copy_of_a_home_of_an_earlier_version_has_an_instance_of_its_own(tmp_path: Path) -> None:
     home, copy, moved = (tmp_path / name for name in ("home", "copy", "moved"))
     home.mkdir(mode=0o700)
     first = load_identity(home, 1e9)
@@ -78,9 +153,10 @@ def test_a_copy_has_an_instance_of_its_own(tmp_path: Path) -> None:
     (home / "run" / "n1" / "1.1").mkdir(parents=True)
     shutil.copytree(home, copy)
     (tmp_path / "link").symlink_to(home)
-    assert [original_of(each) for each in (home, copy, tmp_path / "link", tmp_path)] == [None, home, None, None]
+    found = [original_of(each) for each in (home, copy, tmp_path / "link", tmp_path)]
+    assert found == [None, Original(home), None, None]
     forget_agents(copy)
-    assert original_of(copy) == home, "a start that is killed here is none of a home of its own"
+    assert original_of(copy) == Original(home), "a start that is killed here is none of a home of its own"
     begin_apart(copy)
     second = load_identity(copy, 1e9)
     assert first.instance != second.instance
