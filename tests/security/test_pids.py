@@ -150,6 +150,27 @@ def test_only_our_tag_is_swept(bystander: "subprocess.Popen[bytes]") -> None:
             end(process)
 
 
+@pytest.mark.parametrize("theirs", ["run/n1", "elsewhere"])
+def test_what_a_supervisor_of_another_home_has_is_left_to_it(tmp_path: Path, theirs: str) -> None:
+    """One was copied from the other, and they have one name."""
+    folder = tmp_path / theirs / "7.1"
+    folder.mkdir(parents=True)
+    (tmp_path / "tls").mkdir()
+    (tmp_path / "tls" / "instance").touch()
+    code = "import os, subprocess, sys; subprocess.run(['sleep', '600'], env={'HPCDL_TAG': sys.argv[1]})"
+    tag = f"{INSTANCE}:7:1:n1"
+    argv = [sys.executable, "-c", code, tag, "-m", "hpcdl.agent.supervisor", str(folder), "--lock-fd", "3"]
+    supervisor = subprocess.Popen(argv, start_new_session=True)
+    try:
+        until(lambda: processes.tagged(tag), "its trainer")
+        swept = agent.kill_unclaimed(INSTANCE, "n1", set(), tmp_path / "another" / "run" / "n1")
+        assert (swept == 0) is (theirs == "run/n1")
+    finally:
+        for each in processes.tree(supervisor.pid):
+            processes.signal_process(each, signal.SIGKILL)
+        supervisor.wait()
+
+
 def test_forged_processes_are_not_signalled_without_pidfds(
     bystander: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:

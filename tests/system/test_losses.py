@@ -392,7 +392,8 @@ def test_what_only_looks_like_a_loss(make_cluster: MakeCluster) -> None:
     for home in (copied, moved):
         other = Cluster(home, 1)
         assert tried(other, "ledger", "verify", "--quiet")[0] == 0, "before a daemon runs there, too"
-        assert tried(other, "daemon", "start", "--emulate-gpus", "1") == (0, "")
+        code, said = tried(other, "daemon", "start", "--emulate-gpus", "1")
+        assert (code, "is a copy of" in said, "lost" in said) == (0, home == copied, False)
         assert submit_held(other) == 8
         assert not raised(other)
         other.stop()
