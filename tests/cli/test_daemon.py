@@ -90,8 +90,8 @@ def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.Monke
     assert hpcdl("daemon", "stop").out == "daemon (pid 12) stopped\n"
     assert hpcdl("daemon", "stop", "--now", "--json").value["daemon"] == {"pid": 12, "stopped": True, "left": []}
     assert asked == [
-        (home, 6, "n1", False, False, False), (home, None, None, False, False, False), (home, None, None, False, False, False),
-        (home, None, None, True, False, False),
+        (home, 6, "n1", False, False, False), (home, None, None, False, False, False),
+        (home, None, None, False, False, False), (home, None, None, True, False, False),
         (home, False), (home, True),
     ]  # fmt: skip
     left += ["n1", "n2"]
