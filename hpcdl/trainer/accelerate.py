@@ -6,28 +6,33 @@ data, the random states that its batches were read by, and the generator that sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import rng
 from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
+from hpcdl.trainer.parts import OWN, check_parts, own_states, set_own_states, shared_parts
 from hpcdl.trainer.resumable_loader import ResumableLoader
+from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
 
 STATE = "accelerate"
 
 
 def epochs(
-    accelerator: Any, loader: Any, total: int, *, every: int | None = None, replay: bool = True
+    accelerator: Any, loader: Any, total: int, *, every: int | None = None, replay: bool = True, **parts: Any
 ) -> Iterator[tuple[int, Iterable[Any]]]:
     """Yields (epoch, batches) from 0, or from what was resumed, up to `total` - 1. `batches`: those still to do of
     `loader`, which the accelerator has prepared. Call it on every rank, once all is prepared.
 
     The end of the inner loop's body is a boundary wherever `accelerator.sync_gradients` is true: there a checkpoint is
     written every `every` optimizer steps, and on a suspend. What is neither model, optimizer, scheduler nor loader the
-    script gives to `accelerator.register_for_checkpointing`. `replay`: see `hf.train`. A checkpoint is resumed by as
-    many ranks as wrote it; raises RuntimeError for others, ValueError for a loader whose place cannot be known.
+    script gives to `accelerator.register_for_checkpointing`; random generators and `Values`, of which each rank has its
+    own, are `parts`. `replay`: see `hf.train`. A checkpoint is resumed by as many ranks as wrote it; raises
+    RuntimeError for others, ValueError for a loader whose place cannot be known, TypeError for another part.
     """
+    check_parts(parts)
+    if shared := shared_parts(parts):
+        raise TypeError(f"{', '.join(shared)}: give that to accelerator.register_for_checkpointing")
     if not hasattr(loader, "base_dataloader"):
         raise ValueError("the loader must be what accelerator.prepare has returned")
     if getattr(loader, "use_stateful_dataloader", False):
@@ -36,7 +41,7 @@ def epochs(
     if not boundaries.active:
         yield from ((epoch, loader) for epoch in range(total))
         return
-    training = _Training(accelerator, loader, total, boundaries, replay)
+    training = _Training(accelerator, loader, total, boundaries, replay, parts)
     for epoch in range(training.epoch, total):
         yield epoch, training.batches(epoch)
     boundaries.done(training.step)
@@ -45,10 +50,18 @@ def epochs(
 class _Training:
     """`epoch`: the first one to do. `step`: how many optimizer steps are done."""
 
-    def __init__(self, accelerator: Any, loader: Any, total: int, boundaries: Boundaries, replay: bool) -> None:
+    def __init__(
+        self,
+        accelerator: Any,
+        loader: Any,
+        total: int,
+        boundaries: Boundaries,
+        replay: bool,
+        parts: Mapping[str, Any],
+    ) -> None:
         from hpcdl.trainer.torch import Ranks
 
-        self._accelerator, self._boundaries = accelerator, boundaries
+        self._accelerator, self._boundaries, self._parts = accelerator, boundaries, parts
         self._data, self._loader = ResumableLoader.within(loader, replay)
         self._place: dict[str, Any] = {}  # to go on from
         self.epoch = self.step = 0
@@ -58,7 +71,8 @@ class _Training:
                 raise RuntimeError(f"{found.path} is not of {accelerator.num_processes} ranks, as this training is")
             accelerator.load_state(str(found.path / STATE))
             self._place, self.epoch, self.step = place, place["epoch"], found.step
-            rng.restore(place["random"])
+            set_own_states(parts, place.get(OWN, {}))
+            self._data.random.restore(place["random"])
         self._total = self._steps(total)
         boundaries.begin(Ranks(), self.step)
 
@@ -94,7 +108,8 @@ class _Training:
         end = self._loader.end_of_dataloader
 
         def save(folder: Path) -> None:
-            place = {"epoch": epoch, "end": end, "ranks": self._accelerator.num_processes, "random": rng.capture()}
+            place = {"epoch": epoch, "end": end, "ranks": self._accelerator.num_processes}
+            place.update({OWN: own_states(self._parts), "random": self._data.random.capture()})
             place["shuffle"] = _shuffle(self._loader) if end else before
             place["data"] = self._data.place()
             naming = self._accelerator.project_configuration
@@ -122,6 +137,8 @@ def _set_shuffle(loader: Any, shuffle: dict[str, Any]) -> None:
 
 
 def _generators(loader: Any) -> list[Any]:
+    import torch
+
     found = [getattr(each, "generator", None) for each in (loader.get_sampler(), loader)]
     found.append(getattr(loader, "synchronized_generator", None))
-    return list({id(each): each for each in found if each is not None}.values())
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import hpcdl.trainer.torch as saving
 from hpcdl.trainer import elastic
 from hpcdl.trainer.group.in_place import Training, World
 from hpcdl.trainer.session import attach
@@ -88,6 +89,7 @@ def run(
         )
 
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, **parts}
+    saving.check(parts)
     training = BurstTraining(session, train, parts, total, every, agree_every)
     training.batches = at
     training.max_norm, training.seed, training.on_step = max_norm, seed, on_step

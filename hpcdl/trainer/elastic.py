@@ -22,10 +22,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hpcdl.trainer import rng
+import hpcdl.trainer.torch as saving
 from hpcdl.trainer.group.fixed_group import FixedGroup
 from hpcdl.trainer.group.in_place import InPlace, Training, World
 from hpcdl.trainer.group.process_groups import device
+from hpcdl.trainer.parts import capture_own, restore_own, shared_parts
 from hpcdl.trainer.session import IN_PROCESS, attach
 
 __all__ = ["World", "device", "run"]
@@ -45,20 +46,23 @@ def run(
 ) -> None:
     """Train to `total` steps (HPCDL_STEPS without it), with `train(world)` called once for every membership.
 
-    `parts`: model, optimizer, scheduler, scaler, a sampler: all that has `state_dict` and `load_state_dict`. They are
-    made before, the same way on every rank, and hold the state of the training from one membership to the next; a
-    rank that joins gets it from the others. A checkpoint is written every `every` steps, when a suspend is asked for
-    (then the process exits), and at the end. `warm_up` is called before the rank joins, while others may train: a
+    `parts`: model, optimizer, scheduler, scaler, a sampler, all that has `state_dict` and `load_state_dict`, and random
+    generators and `hpcdl.trainer.torch.Values`, of which each rank has its own. They are made before, the same way on
+    every rank, and hold the state of the training from one membership to the next; a rank that joins gets it from the
+    others. A checkpoint is written every `every` steps, when a suspend is asked for (then the process exits), and at
+    the end. `warm_up` is called before the rank joins, while others may train: a
     dummy step on the parts, whose state is put back after it. With `agree_every` = k the ranks ask each other only at
     each k-th step. `timeout_s`: for a collective.
 
-    Raises ValueError, StaleIncarnation, and whatever the script raises: only the loss of other ranks is survived.
+    Raises ValueError, TypeError for a part without a state, StaleIncarnation, and whatever the script raises: only the
+    loss of other ranks is survived.
     """
     session = attach()
     if total is None:
         total = session.total
     if total is None:
         raise ValueError("say how many steps there are: elastic.run(total=...), or submit with --steps")
+    saving.check(parts)
     training = Training(session, train, parts, total, every, agree_every)
     start(training, warm_up, timeout_s)
 
@@ -79,7 +83,7 @@ def warm(training: Training, warm_up: Callable[[], object] | None) -> None:
     import torch
     import torch.distributed as dist
 
-    random = rng.capture()
+    own = capture_own(training.parts)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     tiny = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(tiny.parameters(), lr=0.1, momentum=0.9)
@@ -87,10 +91,11 @@ def warm(training: Training, warm_up: Callable[[], object] | None) -> None:
     optimizer.step()
     dist.destroy_process_group()
     if warm_up is not None:
-        before = {name: copy.deepcopy(part.state_dict()) for name, part in training.parts.items()}
+        shared = shared_parts(training.parts)
+        before = {name: copy.deepcopy(part.state_dict()) for name, part in shared.items()}
         warm_up()
-        for name, part in training.parts.items():
+        for name, part in shared.items():
             part.load_state_dict(before[name])
             if hasattr(part, "zero_grad"):
                 part.zero_grad(set_to_none=True)
-    rng.restore(random)
+    restore_own(training.parts, own)

@@ -89,7 +89,8 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             return (0 if self._over else epochs, *others)
 
         def _loader(self) -> Any:
-            self._batches, loader = ResumableLoader.within(self._make_loader(), replay)
+            evaluation = {"evaluation": trainer.eval_dataset, "collator": trainer.data_collator}
+            self._batches, loader = ResumableLoader.within(self._make_loader(), replay, **evaluation)
             return loader
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -98,7 +99,10 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             self._step = state.global_step
             if self._place is not None:
                 _restore_losses(trainer, self._place)
-                rng.restore(self._place["random"])
+                if self._batches is None:
+                    rng.restore(self._place["random"])
+                else:
+                    self._batches.random.restore(self._place["random"])
             if self._place is not None and not self._over:
                 self._skip_first_batches, _module().skip_first_batches = _module().skip_first_batches, _no_skip
                 if self._batches is not None and not self._place["end"] and not args.ignore_data_skip:
@@ -140,7 +144,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
         def _save(self, folder: Path) -> None:
             place: dict[str, Any] = {"random": rng.capture(), "end": self._end}
             if self._batches is not None:
-                place.update(self._batches.place())
+                place.update(self._batches.place(), random=self._batches.random.capture())
             place.update(_losses(trainer, self._loss))
             # As if the script had chosen to save here: nothing of its own folder, of the hub or of its rotation.
             args = {"output_dir": str(folder), "push_to_hub": False, "save_only_model": False, "save_strategy": "no"}

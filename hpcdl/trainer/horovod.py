@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import loop, rng
+from hpcdl.trainer import loop
 from hpcdl.trainer.group.peers import JoinedRanks
 from hpcdl.trainer.horovod_rendezvous import MPIRUN_SIZE, meet_under_mpirun
+from hpcdl.trainer.parts import capture_own, restore_own, shared_parts
 from hpcdl.trainer.session import attach
+from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
 
 MODULES = ("horovod.torch", "horovod.tensorflow")
 RANDOM = "random.json"
@@ -62,9 +64,16 @@ def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts
     every rank, after `hvd.init()`.
 
     Parts, of PyTorch: whatever has `state_dict`. Of TensorFlow: what `tf.train.Checkpoint` takes (models, optimizers,
-    variables); a `tf.random.Generator` is each rank's own.
+    variables); a `tf.random.Generator` is each rank's own. Of both: `Values` and other random generators, each rank's
+    own, too. Raises TypeError or ValueError for what is neither.
     """
     ranks = HorovodRanks(agree_every)
+    if ranks.by_torch:
+        from hpcdl.trainer import torch
+
+        torch.check(parts)
+    else:
+        _checkpoint(parts)
     save, load = (_save_torch, _load_torch) if ranks.by_torch else (save_tensorflow, load_tensorflow)
     return loop.steps(
         total,
@@ -89,29 +98,34 @@ def _load_torch(folder: Path, parts: Mapping[str, Any]) -> None:
 
 def save_tensorflow(folder: Path, parts: Mapping[str, Any], ranks: HorovodRanks) -> None:
     """What `tf.train.Checkpoint` takes, and the random states of all ranks. Collective; rank 0 writes."""
-    import tensorflow as tf
 
-    generators, shared = _generators(parts)
+    generators, _ = _generators(parts)
     own = {name: generator.state.numpy().tolist() for name, generator in generators.items()}
-    states = ranks.gather(json.dumps({"random": rng.capture(), "generators": own}))
+    states = ranks.gather(json.dumps({"random": capture_own(parts), "generators": own}))
     if not attach().writer:
         return
-    tf.train.Checkpoint(**shared).write(str(folder / TENSORS))
+    _checkpoint(parts).write(str(folder / TENSORS))
     (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
 
 
 def load_tensorflow(folder: Path, parts: Mapping[str, Any]) -> None:
     """What `save_tensorflow` wrote, and this rank's random states."""
-    import tensorflow as tf
 
     generators, shared = _generators(parts)
     _build(shared)
-    tf.train.Checkpoint(**shared).read(str(folder / TENSORS)).assert_existing_objects_matched()
+    _checkpoint(parts).read(str(folder / TENSORS)).assert_existing_objects_matched()
     states = json.loads((folder / RANDOM).read_text())
     if (rank := attach().rank) < len(states):  # one that did not exist then keeps the states that it has
         for name, generator in generators.items():
             generator.state.assign(states[rank]["generators"][name])
-        rng.restore(states[rank]["random"])
+        restore_own(parts, states[rank]["random"])
+
+
+def _checkpoint(parts: Mapping[str, Any]) -> Any:
+    """TensorFlow's, of the parts that are not each rank's own. Raises ValueError for what it does not take."""
+    import tensorflow as tf
+
+    return tf.train.Checkpoint(**_generators(parts)[1])
 
 
 def _generators(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,7 +133,7 @@ def _generators(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     import tensorflow as tf
 
     found = {name: part for name, part in parts.items() if isinstance(part, tf.random.Generator)}
-    return found, {name: part for name, part in parts.items() if name not in found and part is not None}
+    return found, {name: part for name, part in shared_parts(parts).items() if name not in found}
 
 
 def _build(parts: Mapping[str, Any]) -> None:

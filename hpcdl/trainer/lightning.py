@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import rng
 from hpcdl.trainer.boundaries import Boundaries, read_place, require, write_place
+from hpcdl.trainer.generators import HeldGenerators
 
 CHECKPOINT = "lightning.ckpt"
 HELD = ("_load_combined_loader_states", "_combined_loader", "_data_fetcher", "epoch_loop", "_restarting")
@@ -51,7 +51,7 @@ def suspendable(*, every: int | None = None) -> Any:
             found = self._boundaries.resume()
             self.ckpt_path = None if found is None else str(found.path / CHECKPOINT)
             self._place = None if found is None else read_place(found.path)
-            self._iterations = Iterations()
+            self._iterations = Iterations(HeldGenerators(dict))
             self._step = 0 if found is None else found.step
             self._total: int | None = None
             self._middle = False  # there was a boundary in the middle of this epoch
@@ -63,6 +63,9 @@ def suspendable(*, every: int | None = None) -> Any:
             # Last, for what other callbacks do at the end of a step is to be in the checkpoint.
             trainer.callbacks = [*(each for each in trainer.callbacks if each is not self), self]
             loop = trainer.fit_loop
+            self._iterations.random = HeldGenerators(
+                lambda: _holders(trainer, module), apart=(trainer, self, self._iterations)
+            )
             require(package.partition(".")[0], loop, HELD)
             require(package.partition(".")[0], loop.epoch_loop, ("advance", "on_advance_end", "_restarting"))
             require(package.partition(".")[0], trainer, ("_checkpoint_connector",))
@@ -115,7 +118,7 @@ def suspendable(*, every: int | None = None) -> Any:
                     if hasattr(sampler, "set_epoch"):
                         sampler.set_epoch(trainer.current_epoch)
             if place["end"]:  # of the next epoch Lightning has made the iterators too early
-                rng.restore(place["random"])
+                self._iterations.random.restore(place["random"])
                 self._iterations.begin([])
                 iter(loop._data_fetcher)
                 return
@@ -127,10 +130,11 @@ def suspendable(*, every: int | None = None) -> Any:
                     next(fetcher.iterator)  # how many that is, Lightning adds itself
                     continue
                 if number == done - 1 and place["before"] is not None:
-                    rng.restore(place["before"])  # of a loader without a length, one batch is read ahead
+                    # Of a loader without a length, one batch is read ahead.
+                    self._iterations.random.restore(place["before"])
                 next(fetcher)
             self._iterations.before = place["before"]
-            rng.restore(place["random"])
+            self._iterations.random.restore(place["random"])
 
         def _end_batch(self, trainer: Any) -> None:
             if trainer.global_step == self._step:
@@ -154,7 +158,7 @@ def suspendable(*, every: int | None = None) -> Any:
         def _look(self, trainer: Any, end: bool, complete: bool = False) -> None:
             def save(folder: Path) -> None:
                 states = {"iterations": self._iterations.states, "before": self._iterations.before}
-                random = rng.capture()
+                random = self._iterations.random.capture()
                 # As `save_checkpoint`, without its barrier: a full disk must not part the ranks.
                 checkpoint = trainer._checkpoint_connector.dump_checkpoint(False)
                 trainer.strategy.save_checkpoint(checkpoint, folder / CHECKPOINT)
@@ -192,10 +196,17 @@ def _limits(trainer: Any) -> tuple[float | None, float | None]:
     return tuple(None if each in (None, -1) else each for each in (loop.max_epochs, loop.max_steps))  # type: ignore[return-value]
 
 
+def _holders(trainer: Any, module: Any) -> dict[str, Any]:
+    """What may hold random generators of the script's own."""
+    loaders = {"loaders": trainer.train_dataloader, "validation": trainer.val_dataloaders}
+    return {**loaders, "datamodule": getattr(trainer, "datamodule", None), "module": module}
+
+
 class Iterations:
     """The random states by which the loaders' iterators of one epoch were made, in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: HeldGenerators) -> None:
+        self.random = random
         self.states: list[dict[str, Any]] = []
         self.before: dict[str, Any] | None = None  # the last batch of loaders without a length was read
         self._again: list[dict[str, Any]] = []
@@ -207,8 +218,8 @@ class Iterations:
     def add(self) -> None:
         """An iterator is about to be made."""
         if self._again:
-            rng.restore(self._again.pop(0))
-        self.states.append(rng.capture())
+            self.random.restore(self._again.pop(0))
+        self.states.append(self.random.capture())
 
 
 class Loader:
@@ -235,8 +246,10 @@ class Loader:
         return self._watched(batches) if self._first and not _sized(self._loader) else batches
 
     def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        number = 0
         while True:
-            self._iterations.before = rng.capture()
+            self._iterations.before = self._iterations.random.capture(again=number < 2)
+            number += 1
             try:
                 batch = next(batches)
             except StopIteration:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hpcdl.trainer import rng
+from hpcdl.trainer.generators import HeldGenerators
 
 
 class ResumableLoader:
     """PyTorch's `DataLoader`, within accelerate's or alone, that can go on where another process was in the epoch."""
 
-    def __init__(self, loader: Any, replay: bool) -> None:
-        """`loader`: accelerate's, or PyTorch's. `replay`: see `hf.train`."""
+    def __init__(self, loader: Any, replay: bool, **more: Any) -> None:
+        """`loader`: accelerate's, or PyTorch's. `replay`: see `hf.train`. `more`: what else may hold random generators
+        of its own, as the loader's data set may."""
         self._ahead = hasattr(loader, "base_dataloader")
         self._loader = loader.base_dataloader if self._ahead else loader
+        self.random = HeldGenerators(lambda: {"loader": self._loader, **more})
         self._replay = replay
         # Rank 0 may read a batch for each rank at once.
         dispatches = hasattr(loader, "_fetch_batches") and not loader.split_batches
@@ -30,9 +32,9 @@ class ResumableLoader:
         self._before: dict[str, Any] | None = None
 
     @classmethod
-    def within(cls, loader: Any, replay: bool) -> tuple[ResumableLoader, Any]:
+    def within(cls, loader: Any, replay: bool, **more: Any) -> tuple[ResumableLoader, Any]:
         """One that reads for the loader, and what is to be iterated from now on."""
-        batches = cls(loader, replay)
+        batches = cls(loader, replay, **more)
         if not batches._ahead:
             return batches, batches
         loader.base_dataloader = batches
@@ -61,7 +63,7 @@ class ResumableLoader:
     def give_up(self) -> None:
         """Where another rank reads the data of this one: only the random state is this one's own."""
         if self._resumed is not None:
-            rng.restore(self._resumed["random"])
+            self.random.restore(self._resumed["random"])
             self._epoch, self._before = self._resumed["epoch"], self._resumed["before"]
             self._resumed = None
 
@@ -69,8 +71,8 @@ class ResumableLoader:
         resumed, self._resumed = self._resumed, None
         self._read, self.ended = 0, False
         if resumed is not None and resumed["epoch"] is not None:
-            rng.restore(resumed["epoch"])
-        self._epoch = rng.capture()
+            self.random.restore(resumed["epoch"])
+        self._epoch = self.random.capture()
         if resumed is None:
             batches = iter(self._loader)
         else:
@@ -79,13 +81,15 @@ class ResumableLoader:
             if self._ahead:
                 self._before = resumed["before"]
                 if self._before is not None:
-                    rng.restore(self._before)
+                    self.random.restore(self._before)
                 yield from self._next(batches, self._group)
-            rng.restore(resumed["random"])
+            self.random.restore(resumed["random"])
+        groups = 0
         while not self.ended:
             if self._ahead and not self._loader.num_workers:
-                self._before = rng.capture()
+                self._before = self.random.capture(again=groups == 1)  # of what is made at its first use, too
             yield from self._next(batches, self._group)
+            groups += 1
 
     def _next(self, batches: Iterator[Any], number: int) -> Iterator[Any]:
         for _ in range(number):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import rng
 from hpcdl.trainer.boundaries import require
+from hpcdl.trainer.parts import capture_own, is_own, restore_own, shared_parts
 from hpcdl.trainer.session import attach
 from hpcdl.trainer.torch import copied, disk_errors, write_values
 
@@ -57,7 +57,8 @@ class Parts:
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
         self._owners = {name: self._owner(name, part.param_groups) for name, part in self._optimizers.items()}
         known = {*self._modules, *self._optimizers}
-        self._others = {name: part for name, part in parts.items() if part is not None and name not in known}
+        self._others = {name: part for name, part in shared_parts(parts).items() if name not in known}
+        self._own = {name: part for name, part in parts.items() if is_own(part)}
         self._stager: Any = None
         self._staged: set[str] = set()
 
@@ -99,7 +100,7 @@ class Parts:
 
     def _values(self) -> dict[str, Any]:
         values = {name: part.state_dict() for name, part in self._others.items()} if attach().rank == 0 else {}
-        return {"random": json.dumps(rng.capture()), "others": values}
+        return {"random": json.dumps(capture_own(self._own)), "others": values}
 
     def _stage(self, state: dict[str, Any]) -> dict[str, Any]:
         import torch
@@ -151,7 +152,7 @@ class Parts:
             part.load_state_dict(torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True))
         random = folder / f"random.{attach().rank}.json"
         if random.exists():
-            rng.restore(json.loads(random.read_text()))
+            restore_own(self._own, json.loads(random.read_text()))
 
     def _state_to_load(self, names: Any) -> dict[str, Any]:
         from torch.distributed.checkpoint import state_dict as states

@@ -10,16 +10,20 @@ from __future__ import annotations
 import atexit
 import copy
 import ctypes
+import io
 import json
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import loop, rng
+from hpcdl.trainer import loop
 from hpcdl.trainer.group.peers import JoinedRanks, RankAgreement
+from hpcdl.trainer.parts import capture_own, check_parts, restore_own, shared_parts
 from hpcdl.trainer.session import attach
+from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
 
 RANDOM = "random.json"
 EXIT_PAUSE_S, EXIT_PAUSES = 0.01, 10  # see _let_gloo_finish
@@ -115,8 +119,9 @@ def _let_gloo_finish() -> None:
 
 
 def save(folder: Path, **parts: Any) -> None:
-    """Write each part (model, optimizer, scheduler, scaler, anything with `state_dict`) and the random states of all
-    ranks into the folder. Collective: every rank calls it at the same step."""
+    """Write each part (model, optimizer, scheduler, scaler, anything with `state_dict`; `Values` and random generators
+    of each rank) and the random states of all ranks into the folder. Collective: every rank calls it at the same step.
+    """
     save_parts(folder, parts, Ranks())
 
 
@@ -128,8 +133,8 @@ def save_parts(folder: Path, parts: Mapping[str, Any], ranks: RankAgreement) -> 
 def _captured(parts: Mapping[str, Any], keep: Callable[[Any], Any], ranks: RankAgreement) -> Callable[[Path], None]:
     """What writes the state of now, as `keep` made it of each `state_dict`. PyTorch is imported, so that its random
     state is captured in any case."""
-    states = ranks.gather(json.dumps(rng.capture()))
-    present = {name: _bare(part) for name, part in parts.items() if part is not None}
+    states = ranks.gather(json.dumps(capture_own(parts)))
+    present = {name: _bare(part) for name, part in shared_parts(parts).items()}
     values = {name: keep(part.state_dict()) for name, part in present.items()} if attach().writer else {}
 
     def write(folder: Path) -> None:
@@ -182,14 +187,45 @@ def load(folder: Path, **parts: Any) -> None:
     that did not exist then keeps the one it has."""
     import torch
 
-    for name, part in parts.items():
-        if part is not None:
-            state = torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
-            _bare(part).load_state_dict(state)
+    for name, part in shared_parts(parts).items():
+        state = torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
+        _bare(part).load_state_dict(state)
     states = json.loads((folder / RANDOM).read_text())
     rank = attach().rank
     if rank < len(states):
-        rng.restore(states[rank])
+        restore_own(parts, states[rank])
+
+
+def check(parts: Mapping[str, Any]) -> None:
+    """Raises TypeError for what could not be saved, or not be loaded again: before a step is trained."""
+    import torch
+
+    check_parts(parts)
+    for name, part in shared_parts(parts).items():
+        if isinstance(part, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader)):
+            continue  # PyTorch's own; and the state of a loader is made by beginning an epoch
+        buffer = io.BytesIO()
+        try:
+            torch.save(_without_tensors(part.state_dict()), buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except (pickle.PickleError, AttributeError):
+            raise TypeError(
+                f"the state of {name} could be saved, but not loaded again: let {type(part).__name__}.state_dict() "
+                "give numbers, text, lists, dicts and tensors alone"
+            ) from None
+
+
+def _without_tensors(state: Any) -> Any:
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return None
+    if isinstance(state, Mapping):
+        return {key: _without_tensors(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_without_tensors(each) for each in state)
+    return state
 
 
 def _bare(part: Any) -> Any:
@@ -213,8 +249,9 @@ def steps(
 
     `sharded`: every rank writes its part of models and optimizers, by torch.distributed.checkpoint; None: where one of
     them is spread over the ranks (FSDP, DTensor). `asynchronous`: periodic checkpoints are copied to host memory and
-    written from there while training goes on.
+    written from there while training goes on. Raises TypeError for a part without a state.
     """
+    check(parts)
     ranks = Ranks(agree_every)
     if sharded is None:
         sharded = any(is_spread(part) for part in parts.values())
@@ -257,10 +294,12 @@ def epochs(
 
     A step is one batch, or `accumulate` of them; at the end of the inner loop's body that ends one a checkpoint is
     written every `every` steps, and on a suspend. Workers of the loader load again what is done of the epoch, for what
-    they draw at random. A checkpoint is resumed by as many ranks as wrote it; raises RuntimeError for others.
+    they draw at random. A checkpoint is resumed by as many ranks as wrote it; raises RuntimeError for others, and
+    TypeError for a part without a state.
     """
     from hpcdl.trainer import torch_epochs
 
+    check(parts)
     return torch_epochs.epochs(loader, total, every, accumulate, parts)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import rng
 from hpcdl.trainer import torch as parts_of
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
 from hpcdl.trainer.checkpoints import Checkpoint
@@ -79,7 +78,7 @@ class _DataEpochs:
         else:
             parts_of.load(found.path, **self._parts)
         self._place, self.epoch, self.step = place, place["epoch"], found.step
-        rng.restore(place["random"])
+        self._data.random.restore(place["random"])
 
     def batches(self, epoch: int) -> EpochBatches:
         """Those of the epoch that are still to do."""
@@ -105,7 +104,8 @@ class _DataEpochs:
         end = data["done"] == self._length
 
         def save(folder: Path) -> None:
-            place = {"epoch": epoch, "end": end, "ranks": self._ranks.size, "random": rng.capture(), "data": data}
+            place = {"epoch": epoch, "end": end, "ranks": self._ranks.size, "data": data}
+            place["random"] = self._data.random.capture()
             place["generators"] = _generators_state(self._loader) if end else before
             if self._shards is not None:
                 self._shards.save(folder)
@@ -125,10 +125,12 @@ def _length(loader: Any) -> int | None:
 
 def _generators(loader: Any) -> list[Any]:
     """The generators that a loader, its sampler and its batch sampler draw from, but for PyTorch's own."""
+    import torch
+
     batches = getattr(loader, "batch_sampler", None)
     samplers = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     found = [getattr(each, "generator", None) for each in (loader, *samplers)]
-    return list({id(each): each for each in found if each is not None}.values())
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
 
 def _generators_state(loader: Any) -> list[str]:

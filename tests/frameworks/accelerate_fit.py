@@ -28,11 +28,14 @@ table = torch.randn(90, 12, generator=torch.Generator().manual_seed(1))
 
 
 class Numbered(torch.utils.data.Dataset):
+    def __init__(self) -> None:
+        self.generator = random.Random(7)
+
     def __len__(self) -> int:
         return len(table)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return table[index] + 0.01 * random.random()  # as augmentations do
+        return table[index] + 0.01 * random.random() + 0.01 * self.generator.random()  # as augmentations do
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -69,14 +72,17 @@ torch.manual_seed(100 + accelerator.process_index)
 random.seed(accelerator.process_index)
 counter = Counter()
 accelerator.register_for_checkpointing(counter)
-for _, batches in suspendable.epochs(accelerator, loader, 3, every=int(os.environ.get("EVERY", "4"))):
+sums, generator = suspendable.Values(running=0.0), torch.Generator().manual_seed(accelerator.process_index)
+every = int(os.environ.get("EVERY", "4"))
+for _, batches in suspendable.epochs(accelerator, loader, 3, every=every, sums=sums, generator=generator):
     for x in batches:
         with accelerator.accumulate(model):
-            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            loss = (model(x + 0.01 * torch.rand(12, generator=generator)) - x.sum(1, keepdim=True)).square().mean()
             accelerator.backward(loss)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
+        sums.running += loss.item()
         if accelerator.sync_gradients:
             counter.steps += 1
             if str(counter.steps) == os.environ.get("KILL") and not out.with_suffix(".killed").exists():
@@ -91,6 +97,6 @@ digest = hashlib.sha256()
 for tensor in accelerator.unwrap_model(model).state_dict().values():
     digest.update(tensor.numpy().tobytes())
 if accelerator.is_main_process:
-    rate = scheduler.get_last_lr()[0]
+    rate = [*scheduler.get_last_lr(), sums.running]
     whole = {"weights": digest.hexdigest(), "steps": counter.steps, "losses": counter.losses, "rate": rate}
     out.write_text(json.dumps(whole))

@@ -13,10 +13,11 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -30,12 +31,23 @@ accumulate = int(os.environ.get("ACCUMULATE", "1"))
 stream = os.environ.get("DATA") == "stream"
 
 
+own = random.Random(7)
+
+
+def noise(draw: Callable[[random.Random], float]) -> float:
+    return draw(own)
+
+
 class Numbered(torch.utils.data.Dataset):
+    def __init__(self) -> None:
+        self.generator = numpy.random.default_rng(7)
+
     def __len__(self) -> int:
         return len(table)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return table[index] + 0.01 * random.random() + 0.01 * torch.rand(1)  # as augmentations do
+        drawn = self.generator.normal() + noise(random.Random.random)
+        return table[index] + 0.01 * random.random() + 0.01 * torch.rand(1) + 0.01 * drawn  # as augmentations do
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -69,13 +81,17 @@ loader: Any = torch.utils.data.DataLoader(
 )
 torch.manual_seed(100 + hpcdl.attach().rank)
 random.seed(hpcdl.attach().rank)
+parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+generator, sums = torch.Generator().manual_seed(hpcdl.attach().rank), suspendable.Values(running=0.0, epochs=[])
 for epoch, batches in suspendable.epochs(
-    loader, 3, every=4, accumulate=accumulate, model=model, optimizer=optimizer, scheduler=scheduler
+    loader, 3, every=4, accumulate=accumulate, generator=generator, sums=sums, **parts
 ):
     if sampler is not None:
         sampler.set_epoch(epoch)
     for number, x in enumerate(batches, batches.done):
-        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        loss = (model(x + 0.01 * torch.rand(12, generator=generator)) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        sums.running += loss.item()
         if (number + 1) % accumulate == 0 or (not stream and number + 1 == len(loader)):
             optimizer.step()
             optimizer.zero_grad()
@@ -87,6 +103,8 @@ for epoch, batches in suspendable.epochs(
                 out.with_suffix(".killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         stop(at)
+    sums.epochs.append(sums.running)
+    sums.running = 0.0
     scheduler.step()
     torch.rand(3)  # as a validation does
 options = StateDictOptions(full_state_dict=True)
@@ -94,7 +112,7 @@ digest = hashlib.sha256()
 for tensor in get_model_state_dict(model, options=options).values():
     digest.update(tensor.numpy().tobytes())
 if hpcdl.attach().rank == 0:
-    drawn = [random.random(), torch.rand(1).item(), *scheduler.get_last_lr()]
+    drawn = [random.random(), torch.rand(1).item(), *scheduler.get_last_lr(), *sums.epochs]
     out.write_text(json.dumps({"weights": digest.hexdigest(), "drawn": drawn}))
 if ranks > 1:
     dist.destroy_process_group()

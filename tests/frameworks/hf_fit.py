@@ -31,9 +31,12 @@ out = Path(sys.argv[-1])
 table = torch.randn(90, 12, generator=torch.Generator().manual_seed(1))
 
 
+generator = numpy.random.default_rng(7)
+
+
 def sample(index: int) -> dict[str, Any]:
-    """Each draws by a generator of its own, as augmentations do."""
-    x = table[index] + 0.01 * random.random() + 0.01 * float(numpy.random.rand())
+    """Each draws by generators of the libraries' and of its own, as augmentations do."""
+    x = table[index] + 0.01 * random.random() + 0.01 * float(numpy.random.rand() + generator.random())
     return {"x": x, "labels": table[index].sum()}
 
 

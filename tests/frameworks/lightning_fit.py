@@ -13,6 +13,7 @@ hpcdl.attach()
 
 import hashlib
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ class Network(lightning.LightningModule):
         layers = torch.nn.Linear(12, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
         self.layers = torch.nn.Sequential(*layers)
         self.automatic_optimization = not MANUAL
+        self.generator = torch.Generator().manual_seed(7)
 
     def training_step(self, batch: Any, index: int) -> Any:
         if MANUAL:
@@ -51,8 +53,9 @@ class Network(lightning.LightningModule):
                 self.manual_backward((self.layers(batch[0]) - batch[1]).square().mean())
                 optimizer.step()
             return None
+        scale = 1 + 0.01 * torch.rand(1, generator=self.generator)
         parts = [batch] if RANKS == 1 else [batch["long"], batch["short"]]
-        return sum((self.layers(part[0]) - part[1]).square().mean() for part in parts)
+        return scale * sum((self.layers(part[0]) - part[1]).square().mean() for part in parts)
 
     def validation_step(self, batch: Any, index: int) -> None:
         self.log("val_loss", (self.layers(batch[0]) - batch[1]).square().mean(), sync_dist=True)
@@ -77,12 +80,28 @@ class Stop(lightning.Callback):
 
 
 class Stream(torch.utils.data.IterableDataset):
+    def __init__(self) -> None:
+        self.generator = random.Random(7)
+
     def __iter__(self) -> Iterator[Any]:
-        return ((each + 0.01 * torch.rand(12), each.sum(0, keepdim=True)) for each in x)
+        return ((each + 0.01 * torch.rand(12) * self.generator.random(), each.sum(0, keepdim=True)) for each in x)
+
+
+class Noisy(torch.utils.data.Subset):
+    generator: Any = None
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.generator is None:
+            self.generator = random.Random(7)
+        x, y = super().__getitem__(index)
+        return x + 0.01 * self.generator.random(), y
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [self[index] for index in indices]
 
 
 def load(samples: int, **options: Any) -> Any:
-    return torch.utils.data.DataLoader(torch.utils.data.Subset(data, range(samples)), shuffle=True, **options)
+    return torch.utils.data.DataLoader(Noisy(data, range(samples)), shuffle=True, **options)
 
 
 quiet: dict[str, Any] = {

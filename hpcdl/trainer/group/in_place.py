@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hpcdl.trainer.torch as saving
-from hpcdl.trainer import loop, rng
+from hpcdl.trainer import loop
 from hpcdl.trainer.channel import Refused
 from hpcdl.trainer.group import broadcast, process_groups
 from hpcdl.trainer.group.membership import Membership
 from hpcdl.trainer.group.peers import RankAgreement
 from hpcdl.trainer.group.process_groups import OwnStore, ProcessGroup
+from hpcdl.trainer.parts import own_states, restore_own, set_own_states, shared_parts
 from hpcdl.trainer.session import Session, log
 
 
@@ -263,13 +264,15 @@ class Training:
 
     def spread(self, source: int, take: bool, random: str) -> None:
         """Collective: the state of rank `source` to those that take it. `random`: what `load` gave there."""
-        more = broadcast.share(self.parts, json.dumps([self.step, random]), source, take)
+        mine = json.dumps([self.step, random, own_states(self.parts)])
+        more = broadcast.share(shared_parts(self.parts), mine, source, take)
         if take:
-            step, random = json.loads(more)
+            step, random, own = json.loads(more)
             self.step = int(step)
+            set_own_states(self.parts, own)
             states = json.loads(random) if random else []
             if 0 < self.session.rank < len(states):
-                rng.restore(states[self.session.rank])
+                restore_own(self.parts, states[self.session.rank])
 
 
 def _most(mine: list[Any], size: int) -> list[int]:
