@@ -3,7 +3,8 @@
 Keras is imported when the callback is made. Works on the TensorFlow, PyTorch and JAX backends, and with
 `tf.distribute.MirroredStrategy`. Weights, optimizers, metrics and random states are saved; a fit that was suspended in
 the middle of an epoch shuffles that epoch as before, passes over the batches that are done, and goes on with the next.
-A checkpoint that does not fit the model, variable by variable, raises; nothing is ever loaded in part.
+A checkpoint that does not fit the model, variable by variable, raises; nothing is ever loaded in part. What other
+callbacks keep is in `keras_callbacks.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.boundaries import require
+from hpcdl.trainer.generators import HeldGenerators
 from hpcdl.trainer.group.peers import RankAgreement, agreement
+from hpcdl.trainer.keras_callbacks import OtherCallbacks
 from hpcdl.trainer.session import attach
 
 POSITION = "position.json"
@@ -57,11 +60,14 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._saved: int | None = None
             self._next = 0 if every is None else every
             self._epoch_random: dict[str, Any] = {}
+            self._logs: dict[str, Any] = {}  # of the last batch
             self._position: dict[str, Any] | None = None
             self._folder: Path | None = None  # to be loaded
             self._late = False  # not all variables are there before the first batch
             self._trained: Any = None
             self._data: Data | None = None
+            self._random = HeldGenerators(dict)
+            self._others = OtherCallbacks(self)
             found = loop.resume(self._session, self._read_position, self._ranks)
             if found is not None:
                 self._folder, self._saved, self._step = found.path, found.step, found.step
@@ -76,8 +82,16 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
 
         # fit's own calls, in their order
 
+        def set_model(self, trained: Any) -> None:
+            super().set_model(trained)
+            if self._session.checkpoint_dir is not None:
+                self._others.arrange(resumed=self._folder is not None)
+
         def on_train_begin(self, logs: Any = None) -> None:
-            self._data = _data_of_fit(backend)
+            epochs = _epochs_of_fit()
+            adapter = getattr(epochs, "data_adapter", None)
+            self._data = _data_of(epochs, backend)
+            self._random = HeldGenerators(lambda: {"data": adapter})
             if self._folder is not None and self._position is not None:
                 if self._data is not None:
                     self._data.go_on(self._position.get("data", {"made": 0, "taken": self._position["batch"]}))
@@ -88,30 +102,40 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 if not self._late or backend == "jax":  # whose trainer makes no variables from here on
                     variables.load(model, self._folder, METRICS)
                     self._late = False
+                if self._late or self._position["batch"]:
+                    self._others.mute()
+                else:
+                    self._others.load(self._folder)
+                    self._random.restore(self._position["random"])
+            self._others.check(getattr(adapter, "py_dataset", None))
             self._session.ready(self._step)
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self._epoch, self._batch = epoch, 0
             if self._position is not None and epoch == self._position["epoch"]:
                 self._skip = self._position["batch"]
-                rng.restore(self._position["epoch_random" if self._skip else "random"])
+                if self._skip:
+                    self._random.restore(self._position["epoch_random"])
                 if self._skip or self._late:
                     self._trained = model.train_function
                     model.train_function = self._pass_over if self._skip else self._begin_late
             elif self._position is not None:  # the whole epoch was passed over, and nothing could be loaded yet
                 self._position["batch"] = 0
-                rng.restore(self._position["random"])
-            self._epoch_random = rng.capture()
+                self._random.restore(self._position["random"])
+            self._epoch_random = self._random.capture()
             if not self._skip and not self._late:
                 self._position = self._folder = None
 
         def _pass_over(self, *given: Any) -> Any:
-            """In the place of the train function."""
+            """In the place of the train function. What is passed over may end the epoch, which is logged by the logs of
+            its last batch."""
+            assert self._position is not None
+            logs = self._position.get("logs", {})
             if backend == "torch" or (backend == "tensorflow" and self._data is not None):
-                return {}  # PyTorch's batch was taken already, and TensorFlow's iterator came past what is done
+                return logs  # PyTorch's batch was taken already, and TensorFlow's iterator came past what is done
             for _ in _first(given[-1], model.steps_per_execution):
                 pass
-            return ({}, given[0]) if backend == "jax" else {}
+            return (logs, given[0]) if backend == "jax" else logs
 
         def _begin_late(self, given: Any) -> Any:
             """In the place of the train function, for a batch before which not all variables are there: it makes them,
@@ -124,10 +148,8 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             if not batches:
                 raise StopIteration
             self._trained(iter(batches) if backend == "tensorflow" else batches)
-            variables.load(model, self._folder, () if self._position["batch"] else METRICS)
-            if not self._position["batch"]:
-                model.reset_metrics()
-            rng.restore(self._position["random"])
+            self._load(self._folder, self._position)
+            self._others.begin_batch(self._batch)
             self._folder = self._position = None
             self._late = False
             return self._trained(iter(batches) if backend == "tensorflow" else batches)
@@ -142,7 +164,8 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 self._data.taken += done - self._batch
             self._step += done - self._batch
             self._batch = done
-            self._session.measure(logs or {})
+            self._logs = logs or {}
+            self._session.measure(self._logs)
             self._session.progress(self._step)
             asked = self._ranks.agree(self._session.should_suspend())
             if asked:
@@ -162,9 +185,22 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 return
             if backend == "jax":
                 model.jax_state_sync()
-            variables.load(model, self._folder)
-            rng.restore(self._position["random"])
+            self._load(self._folder, self._position)
             self._folder = self._position = None
+
+        def _load(self, folder: Path, position: dict[str, Any]) -> None:
+            """At the first batch that is trained, in the middle of an epoch or where not all could be loaded before."""
+            begun = position["batch"] > 0
+            if begun:
+                self._others.join(self._epoch)
+            variables.load(model, folder, () if begun else METRICS)
+            if not begun:
+                model.reset_metrics()
+            self._others.load(folder)
+            # The data's own generators are where they were since its batches were read again, and may be ahead of that.
+            rng.restore(position["random"])
+            if not begun:
+                self._others.join(self._epoch)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self._session.measure(logs or {})
@@ -185,8 +221,10 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             if backend == "jax":
                 model.jax_state_sync()
             variables.save(model, folder)
-            position = {"epoch": self._epoch, "batch": self._batch, "random": rng.capture()}
+            self._others.save(folder)
+            position = {"epoch": self._epoch, "batch": self._batch, "random": self._random.capture()}
             position["epoch_random"] = self._epoch_random
+            position["logs"] = {name: value for name, value in self._logs.items() if isinstance(value, (int, float))}
             if self._data is not None:
                 position["data"] = self._data.position(self._batch > 0)
             (folder / POSITION).write_text(json.dumps(position))
@@ -244,14 +282,16 @@ class Data:
         return getattr(self._dataset, name)
 
 
-def _data_of_fit(backend: str) -> Data | None:
-    """The dataset of the fit whose callback is being called, which from now on is ours; None where it has none."""
+def _epochs_of_fit() -> Any:
+    """What gives the batches of the fit whose callback is being called; None where it is no fit's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and "epoch_iterator" not in frame.f_locals:
         frame = frame.f_back
-    if frame is None:
-        return None
-    epochs = frame.f_locals["epoch_iterator"]
+    return None if frame is None else frame.f_locals["epoch_iterator"]
+
+
+def _data_of(epochs: Any, backend: str) -> Data | None:
+    """The dataset of a fit, which from now on is ours; None where it has none."""
     if backend == "tensorflow" and hasattr(epochs, "_distributed_dataset"):
         data = epochs._distributed_dataset = Data(epochs, epochs._distributed_dataset, True)
         return data

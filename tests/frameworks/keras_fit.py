@@ -1,11 +1,14 @@
 # ruff: noqa: E402 (attaching comes before the heavy imports)
-"""A fit of the kind that is named: `python keras_fit.py KIND OUT`. OUT gets the sha256 of all that was trained."""
+"""A fit of the kind that is named: `python keras_fit.py KIND OUT`. OUT gets the sha256 of all that was trained, and of
+what its callbacks wrote. KILL: the epoch at whose end, before it is saved, the first attempt is killed."""
 
 import hpcdl.trainer as hpcdl
 
 hpcdl.attach()
 
 import hashlib
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from hpcdl.trainer.keras import suspendable
 from tests.frameworks.stops import stop
 
 KIND, OUT = sys.argv[1], sys.argv[2]
-SAMPLES, BATCH, EPOCHS = 250, 32, 3  # 8 batches an epoch, the last one smaller
+SAMPLES, BATCH = 250, 32  # 8 batches an epoch, the last one smaller
+EPOCHS = 14 if KIND.startswith("callbacks") else 3
 
 keras.utils.set_random_seed(3)
 data = np.random.default_rng(3)
@@ -73,6 +77,21 @@ class OwnStep(keras.Model):
         return {"loss": self.loss_mean.result()}
 
 
+class Augmented(keras.utils.PyDataset):
+    """It draws by a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(7)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        batch = slice(index * BATCH, (index + 1) * BATCH)
+        return x[batch] + self.generator.normal(size=x[batch].shape).astype("float32"), y[batch]
+
+
 def resume_step() -> int:
     found = hpcdl.resume()
     return 0 if found is None else found.step
@@ -94,6 +113,8 @@ def make() -> tuple[Any, dict[str, Any]]:
         model = OwnStep()
         model.compile(keras.optimizers.Adam(0.01))
         return model, arrays
+    if KIND == "augmented":
+        return compiled(network(shaped)), {"x": Augmented()}
     if KIND == "pipeline":
         return compiled(network(shaped)), {"x": pipeline()}
     if KIND == "endless":
@@ -110,6 +131,15 @@ def make() -> tuple[Any, dict[str, Any]]:
         return compiled(network(shaped), keras.optimizers.Adam(gradient_accumulation_steps=3)), arrays
     if KIND == "changed" and resume_step():
         return compiled(network(shaped, layers.Dense(12))), arrays
+    if KIND.startswith("callbacks"):
+        held_out = (
+            data.normal(size=(64, 12)).astype("float32"),
+            data.integers(0, 4, 64),
+        )  # labels by chance: it overfits
+        return compiled(network(shaped), keras.optimizers.Adam(0.03, use_ema=True)), {
+            **arrays,
+            "validation_data": held_out,
+        }
     assert KIND in ("plain", "changed"), KIND
     return compiled(network(shaped)), arrays
 
@@ -125,14 +155,82 @@ class Stop(keras.callbacks.Callback):
         if not resume._skip:
             stop(resume._step + batch + 1 - resume._batch)
 
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if str(epoch) == os.environ.get("KILL") and not Path(f"{OUT}.killed").exists():
+            Path(f"{OUT}.killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Patience(keras.callbacks.EarlyStopping):
+    """One of the script's own, of which hpcdl saves what Keras' own part of it keeps; the rest by `state_dict`."""
+
+    def __init__(self) -> None:
+        super().__init__(patience=6, restore_best_weights=True)
+        self.batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+
+
+class Losses(keras.callbacks.Callback):
+    """It keeps what nothing is saved of."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.losses: list[float] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.losses.append(logs["loss"])
+
+
+patience = Patience()
+
+
+def callbacks() -> Any:
+    if not KIND.startswith("callbacks"):
+        return [Stop(), resume]
+    keras_own: list[Any] = [
+        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        keras.callbacks.ModelCheckpoint(f"{OUT}.keras", save_best_only=True),
+        patience,
+        keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.97),
+        keras.callbacks.ModelCheckpoint(f"{OUT}.{{epoch}}.{{batch}}.weights.h5", save_weights_only=True, save_freq=11),
+        keras.callbacks.CSVLogger(f"{OUT}.csv"),
+        keras.callbacks.BackupAndRestore(f"{OUT}.backup"),
+        Losses(),
+    ]
+    if KIND == "callbacks-list":
+        whole = [*keras_own, resume, Stop()]
+        return keras.callbacks.CallbackList(whole, add_history=True, model=model, epochs=EPOCHS, steps=8, verbose=0)
+    return [resume, keras.callbacks.CallbackList(keras_own), Stop()]
+
+
+def digest_of(variables: Any) -> None:
+    for variable in variables:
+        replicas = getattr(variable.value, "values", None)  # PyTorch's tensors have a method of that name
+        value = variable.value if replicas is None or callable(replicas) else replicas[0]
+        digest.update(np.array(keras.ops.convert_to_numpy(value)).tobytes())
+
 
 model, given = make()
-resume = suspendable(model)
-history = model.fit(**given, epochs=EPOCHS, initial_epoch=resume.initial_epoch, callbacks=[Stop(), resume], verbose=0)
+resume = suspendable(model, every=10 if "KILL" in os.environ else None)
+history = model.fit(**given, epochs=EPOCHS, initial_epoch=resume.initial_epoch, callbacks=callbacks(), verbose=0)
 digest = hashlib.sha256()
-for variable in [*model.variables, *model.optimizer.variables]:
-    replicas = getattr(variable.value, "values", None)  # PyTorch's tensors have a method of that name
-    value = variable.value if replicas is None or callable(replicas) else replicas[0]
-    digest.update(np.array(keras.ops.convert_to_numpy(value)).tobytes())
-digest.update(repr({name: values[-1:] for name, values in sorted(history.history.items())}).encode())
+digest_of([*model.variables, *model.optimizer.variables])
+digest.update(repr([sorted(history.history.items()), history.epoch]).encode())
+if KIND.startswith("callbacks"):
+    digest_of(keras.models.load_model(f"{OUT}.keras").variables)
+    for path in sorted(Path(OUT).parent.glob("*.weights.h5")):
+        model.load_weights(path)
+        digest.update(path.name.encode())
+        digest_of(model.variables)
+    digest.update(Path(f"{OUT}.csv").read_bytes())
+    assert not Path(f"{OUT}.backup").exists()
+    print(f"best epoch {patience.best_epoch}, stopped at {patience.stopped_epoch} after {patience.batches} batches")
 Path(OUT).write_text(digest.hexdigest())

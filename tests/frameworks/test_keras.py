@@ -15,8 +15,15 @@ TENSORFLOW = [
     ("endless", (12, 14)),  # 7 batches an epoch, and the dataset's end within one
     ("several", (3, 12)),
     ("scaled", (12,)),
+    ("augmented", (3, 16)),
 ]
-OTHERS = [("torch", "plain", (12,)), ("torch", "scaled", (12,)), ("jax", "plain", (3, 16)), ("jax", "pipeline", (12,))]
+OTHERS = [
+    ("torch", "plain", (12,)),
+    ("torch", "augmented", (12, 16)),
+    ("torch", "scaled", (12,)),
+    ("jax", "plain", (3, 16)),
+    ("jax", "pipeline", (12,)),
+]
 SMOKE = (("tensorflow", "scaled"), ("torch", "plain"), ("jax", "pipeline"))
 HOLDS, EXACT = pytest.mark.holds, "suspend, resume bit-exact"
 
@@ -38,6 +45,22 @@ def test_bit_for_bit(trained: Trained, backend: str, kind: str, stops: tuple[int
     parts, began = trained.run([SCRIPT, kind], stops, KERAS_BACKEND=backend)
     assert began == [0, *stops]
     assert parts == whole
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("tensorflow", "callbacks"), ("torch", "callbacks-list")])
+def test_callbacks_keep_what_they_had(trained: Trained, backend: str, kind: str) -> None:
+    """Best values, best weights, counters, logs and rates, of an overfitting model that is stopped early: in the middle
+    of an epoch, at the end of one, and killed where an epoch's end was logged, and not saved yet."""
+    whole, _ = trained.run([SCRIPT, kind], KERAS_BACKEND=backend)
+    ended = trained.log(trained.job)
+    parts, began = trained.run([SCRIPT, kind], (20, 24), KERAS_BACKEND=backend, KILL="4")
+    assert began == [0, 20, 24, 34]
+    assert parts == whole
+    log = trained.log(trained.job)
+    assert "stopped at 0" not in ended, "EarlyStopping has not stopped it"
+    assert ended.splitlines()[-1] == log.splitlines()[-1]
+    assert "Losses (losses)" in log
+    assert "BackupAndRestore does nothing in this fit" in log
 
 
 @HOLDS("Keras on tensorflow", "the shipped example")
