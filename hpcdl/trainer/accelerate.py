@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcdl.trainer import completion
 from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
+from hpcdl.trainer.loop_exit import left_by_break
 from hpcdl.trainer.parts import OWN, check_parts, own_states, set_own_states, shared_parts
 from hpcdl.trainer.resumable_loader import ResumableLoader
 from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
@@ -42,8 +44,17 @@ def epochs(
         yield from ((epoch, loader) for epoch in range(total))
         return
     training = _Training(accelerator, loader, total, boundaries, replay, parts)
+    if boundaries.is_complete((total,)):
+        boundaries.done(training.step)
+        return
     for epoch in range(training.epoch, total):
-        yield epoch, training.batches(epoch)
+        try:
+            yield epoch, training.batches(epoch)
+        except GeneratorExit:
+            if left_by_break():
+                boundaries.end_early(training.step, (total,), training.save)
+            raise
+    boundaries.complete(training.step, (total,), training.save)
     boundaries.done(training.step)
 
 
@@ -64,6 +75,7 @@ class _Training:
         self._accelerator, self._boundaries, self._parts = accelerator, boundaries, parts
         self._data, self._loader = ResumableLoader.within(loader, replay)
         self._place: dict[str, Any] = {}  # to go on from
+        self._at: dict[str, Any] = {}  # where it is, after a step
         self.epoch = self.step = 0
         if (found := boundaries.resume()) is not None:
             place = read_place(found.path)
@@ -71,6 +83,10 @@ class _Training:
                 raise RuntimeError(f"{found.path} is not of {accelerator.num_processes} ranks, as this training is")
             accelerator.load_state(str(found.path / STATE))
             self._place, self.epoch, self.step = place, place["epoch"], found.step
+            self._at = {name: place[name] for name in ("epoch", "end", "data", "shuffle")}
+            if place["end"] and completion.is_last(found.path):
+                _set_shuffle(self._loader, place["shuffle"])
+                self._place, self.epoch = {}, self.epoch + 1
             set_own_states(parts, place.get(OWN, {}))
             self._data.random.restore(place["random"])
         self._total = self._steps(total)
@@ -106,18 +122,18 @@ class _Training:
     def _end_step(self, epoch: int, before: dict[str, Any]) -> None:
         """`before`: what shuffles, as the epoch began."""
         end = self._loader.end_of_dataloader
+        self._at = {"epoch": epoch, "end": end, "shuffle": _shuffle(self._loader) if end else before}
+        self._at["data"] = self._data.place()
+        self._boundaries.at(self.step, self._total, self.save)
 
-        def save(folder: Path) -> None:
-            place = {"epoch": epoch, "end": end, "ranks": self._accelerator.num_processes}
-            place.update({OWN: own_states(self._parts), "random": self._data.random.capture()})
-            place["shuffle"] = _shuffle(self._loader) if end else before
-            place["data"] = self._data.place()
-            naming = self._accelerator.project_configuration
-            with changed(naming, automatic_checkpoint_naming=False, iteration=naming.iteration):
-                self._accelerator.save_state(str(folder / STATE))
-            write_place(folder, place)  # last, as in hf.py
-
-        self._boundaries.at(self.step, self._total, save)
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint of where it is. Collective."""
+        place = {**self._at, "ranks": self._accelerator.num_processes}
+        place.update({OWN: own_states(self._parts), "random": self._data.random.capture()})
+        naming = self._accelerator.project_configuration
+        with changed(naming, automatic_checkpoint_naming=False, iteration=naming.iteration):
+            self._accelerator.save_state(str(folder / STATE))
+        write_place(folder, place)  # last, as in hf.py
 
 
 def _shuffle(loader: Any) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class Boundaries:
 
     def complete(self, step: int, limits: Limits, save: Callable[[Path], object]) -> None:
         """The training has made its last step: writes its last checkpoint. On every rank; raises as `Session.save`."""
-        if self.session.checkpoint_dir is not None and not self._complete:
+        if step and self.session.checkpoint_dir is not None and not self._complete:
             self.session.save(step, save, self.ranks, complete=limits)
             self._complete = True
 

@@ -22,6 +22,11 @@ def mark(folder: Path, identity: str, limits: Limits) -> None:
     (folder / FILE).write_text(json.dumps({"identity": identity, "limits": list(limits)}))
 
 
+def is_last(folder: Path) -> bool:
+    """Whether a checkpoint is the last of a training, of whichever job: it had made all that belongs to its steps."""
+    return (folder / FILE).exists()
+
+
 def is_complete(folder: Path, identity: str, limits: Limits) -> bool:
     """Whether a checkpoint is the last of a training of this job, which has no higher limits now."""
     try:

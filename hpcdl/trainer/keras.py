@@ -19,6 +19,7 @@ from typing import Any
 from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.boundaries import require
+from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.generators import HeldGenerators
 from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.keras_callbacks import OtherCallbacks
@@ -27,7 +28,7 @@ from hpcdl.trainer.session import attach
 POSITION = "position.json"
 BACKENDS = ("tensorflow", "torch", "jax")
 METRICS = ("metrics",)
-HELD = ("train_function", "steps_per_execution")
+HELD = ("train_function", "steps_per_execution", "_initial_epoch")
 """What is used of the model that is not Keras' documented interface; with JAX `jax_state_sync`, too."""
 
 
@@ -64,11 +65,14 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._position: dict[str, Any] | None = None
             self._folder: Path | None = None  # to be loaded
             self._late = False  # not all variables are there before the first batch
+            self._over = False  # an earlier attempt has made its last step
+            self._found: Checkpoint | None = None
             self._trained: Any = None
             self._data: Data | None = None
             self._random = HeldGenerators(dict)
             self._others = OtherCallbacks(self)
             found = loop.resume(self._session, self._read_position, self._ranks)
+            self._found = found
             if found is not None:
                 self._folder, self._saved, self._step = found.path, found.step, found.step
                 self.initial_epoch = self._read_position(found.path)
@@ -102,7 +106,12 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 if not self._late or backend == "jax":  # whose trainer makes no variables from here on
                     variables.load(model, self._folder, METRICS)
                     self._late = False
-                if self._late or self._position["batch"]:
+                self._over = not self._late and self._session.is_complete(self._found, self._limits)
+                if self._over:
+                    variables.load(model, self._folder, METRICS)
+                    self._others.load(self._folder)
+                    model._initial_epoch = self.params["epochs"]  # from where Keras begins: none is left
+                elif self._late or self._position["batch"]:
                     self._others.mute()
                 else:
                     self._others.load(self._folder)
@@ -209,8 +218,18 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 self._periodic()
 
         def on_train_end(self, logs: Any = None) -> None:
+            if self._over:
+                model._initial_epoch = None
+            else:
+                self._saved = loop.save_now(
+                    self._session, self._step, self._write, ranks=self._ranks, complete=self._limits
+                )
             self._ranks.barrier()
             self._session.done(self._step)
+
+        @property
+        def _limits(self) -> tuple[int]:
+            return (self.params["epochs"],)
 
         def _periodic(self) -> None:
             self._saved = loop.save_periodically(self._session, self._step, self._write, self._saved, ranks=self._ranks)

@@ -87,7 +87,8 @@ def suspendable(*, every: int | None = None) -> Any:
             if self.ckpt_path is not None:
                 self._begin_without_validation(loop.epoch_loop)
             self._over = self._boundaries.is_complete(_limits(trainer))
-            trainer.should_stop = trainer.should_stop or self._over
+            if self._over:  # Lightning passes over the training, and is not to try the validation either
+                trainer.should_stop, trainer.num_sanity_val_steps = True, 0
 
         def _begin_without_validation(self, loop: Any) -> None:
             """A checkpoint where a validation is due was written after it: Lightning 2.4 would validate again."""

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcdl.trainer import completion
 from hpcdl.trainer import torch as parts_of
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
 from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.loop_exit import left_by_break
 from hpcdl.trainer.resumable_loader import ResumableLoader
 from hpcdl.trainer.sharded import Parts
 
@@ -44,8 +46,17 @@ def epochs(
         yield from ((epoch, EpochBatches(loader, 0, _length(loader))) for epoch in range(total))
         return
     training = _DataEpochs(loader, total, accumulate, parts, boundaries)
+    if boundaries.is_complete((total,)):
+        boundaries.done(training.step)
+        return
     for epoch in range(training.epoch, total):
-        yield epoch, training.batches(epoch)
+        try:
+            yield epoch, training.batches(epoch)
+        except GeneratorExit:
+            if left_by_break():
+                boundaries.end_early(training.step, (total,), training.save)
+            raise
+    boundaries.complete(training.step, (total,), training.save)
     boundaries.done(training.step)
 
 
@@ -62,6 +73,7 @@ class _DataEpochs:
         spread = any(parts_of.is_spread(each) for each in parts.values())
         self._shards = Parts(parts, self._ranks.own_group()) if spread else None
         self._place: dict[str, Any] = {}  # to go on from
+        self._at: dict[str, Any] = {}  # where it is, after a step
         self.epoch = self.step = 0
         self._length = _length(loader)
         self._total = None if self._length is None else total * (self._length // accumulate)
@@ -78,6 +90,10 @@ class _DataEpochs:
         else:
             parts_of.load(found.path, **self._parts)
         self._place, self.epoch, self.step = place, place["epoch"], found.step
+        self._at = {name: place[name] for name in ("epoch", "end", "data", "generators")}
+        if place["end"] and completion.is_last(found.path):
+            _set_generators(self._loader, place["generators"])
+            self._place, self.epoch = {}, self.epoch + 1
         self._data.random.restore(place["random"])
 
     def batches(self, epoch: int) -> EpochBatches:
@@ -102,18 +118,18 @@ class _DataEpochs:
         """`before`: the generators' states as the epoch began."""
         data = self._data.place()
         end = data["done"] == self._length
+        self._at = {"epoch": epoch, "end": end, "data": data}
+        self._at["generators"] = _generators_state(self._loader) if end else before
+        self._boundaries.at(self.step, self._total, self.save)
 
-        def save(folder: Path) -> None:
-            place = {"epoch": epoch, "end": end, "ranks": self._ranks.size, "data": data}
-            place["random"] = self._data.random.capture()
-            place["generators"] = _generators_state(self._loader) if end else before
-            if self._shards is not None:
-                self._shards.save(folder)
-            else:
-                parts_of.save_parts(folder, self._parts, self._ranks)
-            write_place(folder, place)
-
-        self._boundaries.at(self.step, self._total, save)
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint of where it is. Collective."""
+        place = {**self._at, "ranks": self._ranks.size, "random": self._data.random.capture()}
+        if self._shards is not None:
+            self._shards.save(folder)
+        else:
+            parts_of.save_parts(folder, self._parts, self._ranks)
+        write_place(folder, place)
 
 
 def _length(loader: Any) -> int | None:

@@ -115,7 +115,9 @@ def asserts(steps: Loop) -> None:
         assert step < 2
 
 
-@pytest.mark.parametrize("wrapped", [iter, bar, delegates, lambda steps: bar(bar(steps)), lambda steps: map(int, steps)])
+@pytest.mark.parametrize(
+    "wrapped", [iter, bar, delegates, lambda steps: bar(bar(steps)), lambda steps: map(int, steps)]
+)
 @pytest.mark.parametrize(
     ("loop", "by_break"),
     [
