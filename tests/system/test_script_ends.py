@@ -240,18 +240,43 @@ def test_a_suspend_in_its_script_s_end_waits_for_it(cluster: Cluster, tmp_path: 
 
 
 def test_what_ends_by_itself_while_a_suspend_is_pending_is_done(cluster: Cluster, tmp_path: Path) -> None:
-    """It stops early, and sees the suspend no more."""
-    early = "for step in hpcdl.steps(30, save=save, load=lambda folder: None):\n    if step == 5: break\n"
-    waits = "wait_for('go')"
-    code = f"{TRAINS}{early}    if step == 4:\n        say('pending')\n        {waits}\nsay('over')\n"
-    script = Script(cluster, tmp_path, code)
+    """It stops early, and comes to no boundary any more at which it could answer."""
+    code = "for step in hpcdl.steps(30, save=save, load=lambda folder: None):\n    if step == 5:\n"
+    script = Script(cluster, tmp_path, f"{TRAINS}{code}        say('pending')\n        wait_for('go')\n        break\n")
     script.until_said("pending", 1)
     cluster.cli("suspend", str(script.id))
     cluster.until_state(script.id, "SUSPENDING")
     script.go()
     cluster.until(lambda: script.row["state"] in ("DONE", "SUSPENDED"))
-    # At the boundary after step 4 it answers the suspend: only what passes no boundary any more has not seen it.
-    assert script.row["state"] == "SUSPENDED"
+    assert script.row["state"] == "DONE"
+    assert len(script.said("pending")) == 1
+
+
+EARLY = """
+def train():
+    for step in hpcdl.steps(30, save=save, load=lambda folder: None):
+        say("trained")
+        if step == 5 and not os.path.exists("on"):
+            break
+
+"""
+
+
+def test_a_training_that_stopped_early_trains_no_step_again_but_for_another_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = Script(cluster, tmp_path, TRAINS + EARLY + "train()\n" + EVALUATES)
+    os.kill(script.until_said("evaluates", 1), signal.SIGKILL)
+    script.until_said("evaluates", 2)
+    script.go()
+    cluster.until_done(script.id)
+    assert script.exported
+    assert len(script.said("trained")) == 6
+    (tmp_path / "on").touch()
+    folder = ("--checkpoint-dir", str(cluster.home / "checkpoints" / str(script.id)))
+    more = Script(cluster, tmp_path, None, "--continue-from", str(script.id), *folder)
+    cluster.until_done(more.id)
+    assert len(more.said("trained")) == STEPS
 
 
 def test_a_higher_priority_takes_the_gpus_of_an_end_and_it_starts_over(
