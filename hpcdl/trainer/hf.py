@@ -71,6 +71,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
         def _take_hold(self) -> None:
             require("transformers", trainer, HELD)
             # The callbacks at the end of a step come before its log, evaluation and save; this method comes after.
+            self._train, trainer.train = trainer.train, self._begin
             self._log_save_evaluate = trainer._maybe_log_save_evaluate
             self._make_loader = trainer.get_train_dataloader
             trainer._maybe_log_save_evaluate = self._end_step
@@ -87,6 +88,10 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             epochs, *others = self._count(*args)
             self._over = self._boundaries.is_complete((others[-1],))
             return (0 if self._over else epochs, *others)
+
+        def _begin(self, *args: Any, **options: Any) -> Any:
+            self._boundaries.session.require_first_training()
+            return self._train(*args, **options)
 
         def _loader(self) -> Any:
             evaluation = {"evaluation": trainer.eval_dataset, "collator": trainer.data_collator}

@@ -92,6 +92,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 self._others.arrange(resumed=self._folder is not None)
 
         def on_train_begin(self, logs: Any = None) -> None:
+            self._session.require_first_training()
             epochs = _epochs_of_fit()
             adapter = getattr(epochs, "data_adapter", None)
             self._data = _data_of(epochs, backend)

@@ -143,6 +143,7 @@ def suspend(
 def resume(session: Session, load: Callable[[Path], object], ranks: RankAgreement) -> Checkpoint | None:
     """Load the best checkpoint that every rank can load, falling back to the one before. If there are some and none
     loads, the last error is raised: to begin again at step 0 must be the user's wish."""
+    session.require_first_training()
     ranks.check_writer(session)
     found = session.resume() if session.writer else None
     while True:

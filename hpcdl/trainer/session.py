@@ -53,7 +53,7 @@ LIGHTNING = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
 
 ONE_TRAINING = (
     "this process has completed a training, and hpcdl knows one for each job: a second would go on from the checkpoint "
-    "of the first. Make a job of each, or one loop of all of them"
+    "of the first. Make a job of each (submit --array, --sweep or --after), or one loop of all of them"
 )
 
 ESSENTIAL_WAIT_S = 3.0
@@ -282,11 +282,15 @@ class Session:
                 pass
         return self._asked
 
-    def ready(self, step: int) -> None:
-        """The training loop begins with `step` steps done. Raises RuntimeError where one was completed before: another
-        would go on from the checkpoint of that one, and a job that is complete is not started again."""
+    def require_first_training(self) -> None:
+        """Raises RuntimeError where this process has completed a training: another would go on from the checkpoint of
+        that one. Every rank calls it before it loads anything."""
         if self._complete and (self.inside or self.checkpoint_dir is not None):
             raise RuntimeError(ONE_TRAINING)
+
+    def ready(self, step: int) -> None:
+        """The training loop begins with `step` steps done. Raises RuntimeError where one was completed before."""
+        self.require_first_training()
         self._loops = True
         self.send("ready", step=int(step))
 
@@ -425,7 +429,9 @@ class Session:
     def resume(self, before: Checkpoint | None = None) -> Checkpoint | None:
         """The best checkpoint that is whole, or None to begin at step 0. If it turns out not to load, pass it as
         `before` and get the one before it. It is read, and one that is not what was written is set aside and not given.
-        Raises StaleIncarnation; DamagedCheckpoints where there are some, and none is whole."""
+        Raises StaleIncarnation; DamagedCheckpoints where there are some, and none is whole; RuntimeError where this
+        process has completed a training."""
+        self.require_first_training()
         if self.checkpoint_dir is None:
             return None
         if self.inside:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import Session, StaleIncarnation, checkpoints
+from hpcdl.trainer.session import ONE_TRAINING
 from tests.trainer.supervisor import EXAMPLES, ROOT
 
 
@@ -85,26 +86,112 @@ def test_example_resumes_by_itself(tmp_path: Path) -> None:
     assert train("--steps", "60", "--checkpoint-dir", str(tmp_path / "other")) == whole
 
 
-TWO = """
+HEAD = """
+import sys
 import hpcdl.trainer as hpcdl
 
-for fold in range(2):
-    done = [step for step in hpcdl.steps(3, save=lambda folder: None, load=lambda folder: None)]
-    print(fold, done)
+hpcdl.attach()
+
+"""
+OF_TORCH = """
+import torch
+
+def parts(width):
+    model = torch.nn.Linear(width, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+"""
+OF_KERAS = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy
+from hpcdl.trainer.keras import suspendable
+
+def compiled(width):
+    model = keras.Sequential([keras.layers.Input((width,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+def fit(model, resume, width):
+    x = numpy.ones((4, width), "float32")
+    model.fit(x, x[:, :1], batch_size=2, epochs=1, verbose=0, callbacks=[resume], initial_epoch=resume.initial_epoch)
+
+"""
+SECOND = {
+    "steps": """
+def train(width):
+    def load(folder):
+        assert (folder / "width").read_text() == str(width), "it was given the other's"
+    for step in hpcdl.steps(3, save=lambda folder: (folder / "width").write_text(str(width)), load=load):
+        pass
+""",
+    "a loop of its own": """
+def train(width):
+    found = hpcdl.resume()
+    assert found is None or (found.path / "width").read_text() == str(width), "it was given the other's"
+    hpcdl.ready(found.step if found else 0)
+    with hpcdl.checkpoint(3) as folder:
+        (folder / "width").write_text(str(width))
+    hpcdl.done(3)
+""",
+    "torch": OF_TORCH
+    + """
+from hpcdl.trainer.torch import steps
+def train(width):
+    model, optimizer = parts(width)
+    for step in steps(3, model=model, optimizer=optimizer):
+        pass
+""",
+    "torch, epochs": OF_TORCH
+    + """
+from hpcdl.trainer.torch import epochs
+def train(width):
+    model, optimizer = parts(width)
+    for epoch, batches in epochs(torch.utils.data.DataLoader(torch.ones(4, width)), 1, every=1, model=model):
+        list(batches)
+""",
+    "elastic": OF_TORCH
+    + """
+from hpcdl.trainer import elastic
+def train(width):
+    model, optimizer = parts(width)
+    elastic.run(lambda world: list(world.steps()), total=3, model=model, optimizer=optimizer)
+""",
+    "keras": OF_KERAS
+    + """
+def train(width):
+    model = compiled(width)
+    fit(model, suspendable(model), width)
+""",
+    "keras, callbacks that were made before": OF_KERAS
+    + """
+made = {width: compiled(width) for width in (2, 3)}
+resumes = {width: suspendable(model) for width, model in made.items()}
+def train(width):
+    fit(made[width], resumes[width], width)
+""",
+}
+TAIL = """
+for width in (2, 3):
+    print("begins", width, flush=True)
+    train(width)
 """
 
 
-def test_a_second_training_of_a_process_is_refused(tmp_path: Path) -> None:
-    """It would go on from the checkpoint of the first, and so train nothing."""
+@pytest.mark.parametrize("helper", SECOND)
+def test_a_second_training_of_a_process_is_refused(tmp_path: Path, helper: str) -> None:
+    """Before anything of the first's checkpoint is loaded into it, from which it would go on, and so train nothing."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
-    environ["PYTHONPATH"] = str(ROOT)
+    environ.update(PYTHONPATH=str(ROOT), KERAS_HOME=str(tmp_path))
 
     def train(**more: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-c", TWO]
+        argv = [sys.executable, "-c", HEAD + SECOND[helper] + TAIL]
         return subprocess.run(argv, env={**environ, **more}, timeout=180, capture_output=True, text=True, check=False)
 
-    assert train().stdout == "0 [0, 1, 2]\n1 [0, 1, 2]\n"
-    for first in ("[0, 1, 2]", "[]"):  # started again, the first has nothing left to do
-        done = train(HPCDL_CHECKPOINT_DIR=str(tmp_path))
-        assert (done.returncode, done.stdout) == (1, f"0 {first}\n")
-        assert "hpcdl knows one for each job" in done.stderr
+    if helper == "steps":
+        assert (train().returncode, train().stdout) == (0, "begins 2\nbegins 3\n")
+    for _ in range(2):  # started again, the first has nothing left to do
+        done = train(HPCDL_CHECKPOINT_DIR=str(tmp_path / "checkpoints"))
+        assert (done.returncode, done.stdout) == (1, "begins 2\nbegins 3\n"), done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.replace("[rank0]: ", "") == f"RuntimeError: {ONE_TRAINING}"

@@ -88,6 +88,7 @@ class Training:
     ) -> None:
         if total < 0 or (every is not None and every < 1) or agree_every < 1:
             raise ValueError(f"total {total} must be 0 or more; every {every} and agree_every {agree_every} 1 or more")
+        session.require_first_training()
         self.session = session
         self.train = train
         self.parts = {name: part for name, part in parts.items() if part is not None}
