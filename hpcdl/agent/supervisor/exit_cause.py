@@ -117,8 +117,17 @@ _KILLED = (
     re.compile(r"died with <Signals\.(SIG[A-Z]+)"),  # subprocess, so accelerate with one process
     re.compile(r"process \d+ terminated with signal (SIG[A-Z]+)"),  # torch.multiprocessing
     re.compile(r"exits with return code = -(\d+)"),  # deepspeed
-    re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: (Killed)"),
 )
+
+_WORKER = r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) "
+_WORKER_LOST = re.compile(_WORKER + r"(?:is killed by signal: |exited unexpectedly\s*$)")
+"""What PyTorch's DataLoader raises in a process whose worker has ended."""
+
+_WORKER_END = re.compile(_WORKER + r"(?:is killed by signal: (\w+)|exited unexpectedly with exit code)")
+"""How it ended: in what is raised, or in what that was raised from; without its handler of SIGCHLD, nowhere."""
+
+_WORKER_ERROR = re.compile(r"^(?:\[[^\]]*\]:?\s?)?Process \S+:$|in spawn_main$", re.MULTILINE)
+"""In what Python says of an exception that ended such a process."""
 
 LAST_LINES = 40
 
@@ -132,6 +141,9 @@ class RankFailure:
     code: int | None
     signal: str | None
     detail: str
+
+
+SILENT = "a rank ended with exit code {} and said nothing"
 
 
 def torchrun_failure(output: bytes) -> RankFailure | None:
@@ -149,9 +161,7 @@ def torchrun_failure(output: bytes) -> RankFailure | None:
     if code < 0:
         name = signal_name(-code)
         return RankFailure(None, name, f"{name} ended one of its ranks (process {pid.decode()})")
-    return RankFailure(
-        code, None, cause_line(said, first=True) or f"a rank ended with exit code {code} and said nothing"
-    )
+    return RankFailure(code, None, cause_line(said, first=True) or SILENT.format(code))
 
 
 def output_before_failure(output: bytes) -> bytes:
@@ -175,24 +185,47 @@ def killed_rank(output: bytes) -> str | None:
         code = int(horovodrun[1])
         return signal_name(code - SHELL_SIGNALLED) if code > SHELL_SIGNALLED else None
     for line in reversed(_lines(output)[-LAST_LINES:]):
+        if lost := _WORKER_LOST.search(line):
+            return _killed_worker(lost, output)
         for each in _KILLED:
             if found := each.search(line):
-                said = found[1]
-                return "SIGKILL" if said == "Killed" else signal_name(int(said)) if said.isdecimal() else said
-    return None
+                return signal_name(int(found[1])) if found[1].isdecimal() else found[1]
+    lost = _WORKER_LOST.search(cause_line(output))
+    return None if lost is None else _killed_worker(lost, output)
+
+
+def _killed_worker(lost: re.Match[str], output: bytes) -> str | None:
+    """The signal from outside that ended a DataLoader's worker; None where it ended by itself, or by its own fault."""
+    text, pids = output.decode("utf-8", "replace"), set(lost[1].split(", "))
+    ends = [each[2] for each in _WORKER_END.finditer(text) if pids & set(each[1].split(", "))]
+    if not ends:
+        return None if _WORKER_ERROR.search(text) else signal.SIGKILL.name
+    return next((OUTSIDE_WORDS[each] for each in ends if each in OUTSIDE_WORDS), None)
 
 
 def cause_line(output: bytes, first: bool = False) -> str:
-    """The line that names the cause: a traceback's last one, else the last line. `first`: of several ranks' tracebacks
-    the first, since the others failed for want of that rank."""
+    """The line that names the cause: a traceback's last one, else the last line; that of a rank which lost another one
+    is no cause where the other one said why it failed. `first`: of several ranks' tracebacks the first, since the
+    others failed for want of that rank."""
     lines = [line for line in _lines(output) if not _LOGGED.match(line)]
     found = _errors(lines)
     own = [each for each in found if not _LAUNCHERS.match(each[1])]
     if first and own:
-        return printable(own[0][1])
+        return printable(next((each for _, each in own if not _PEER.search(each)), own[0][1]))
     if own and (own[-1] != found[-1] or len(lines) - own[-1][0] <= AFTER_LINES):
-        return printable(own[-1][1])
+        return printable(_lost_rank(lines, own) or own[-1][1])
     return printable(_PREFIX.sub("", lines[-1])) if lines else last_line(output)
+
+
+def _lost_rank(lines: Sequence[str], errors: Sequence[tuple[int, str]]) -> str:
+    """The error of the rank that those of the last errors lost, which came right after it; "" where they lost none."""
+    for (place, error), (until, follower) in zip(reversed(errors[:-1]), reversed(errors), strict=False):
+        between = [line for line in lines[place + 1 : until] if not _PREFIX.sub("", line).startswith(" ")]
+        if not _PEER.search(follower) or len(between) > AFTER_LINES:
+            break
+        if not _PEER.search(error):
+            return error
+    return ""
 
 
 def _only_peers_lost(output: bytes) -> bool:
@@ -249,12 +282,22 @@ OWN_LONG_S = 60.0
 ENDED_UNSAVED = 143  # a rank that ended because the others go to another membership
 
 OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+OUTSIDE_WORDS = {signal.strsignal(signal.Signals[name]): name for name in OUTSIDE_SIGNALS}  # as the C library has them
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 _WORD = re.compile(r"[A-Za-z_]+")
 
-_PEER = re.compile(r"connection (closed|reset|refused)|broken pipe|peer|gloo|nccl|rendezvous|tcpstore", re.IGNORECASE)
+_COLLECTIVE = re.compile(
+    r"gloo|nccl|c10d|tcpstore|Dist(Network|Store|Backend)Error|Horovod|\bMPI_|\bPMIx?\b", re.IGNORECASE
+)
+"""What only ranks say that lost another one, or do not find it."""
+
+_PEER = re.compile(
+    rf"{_COLLECTIVE.pattern}|connection (was likely )?(closed|reset|refused)|broken pipe|peer|rendezvous|socket closed|"
+    "remote (process|server)|failed to connect to all addresses",
+    re.IGNORECASE,
+)
 
 
 class Repeats:
@@ -364,6 +407,8 @@ def exit_of(
     oom, detail = oom_kills.verdict(output_before_failure(tail), counts)
     if not detail:
         detail = cause_line(tail) if rank is None else rank.detail
+        if rank is None and code not in (None, FAILED) and _COLLECTIVE.search(detail):
+            detail = SILENT.format(code)  # a traceback's is another code: this is of the rank that the others lost
     outside = killed if killed in OUTSIDE_SIGNALS and name is None and not ours else None
     # Its program says so, which may be wrong: a closed terminal gives EIO, too. So it may be its user's doing.
     said = name is None and not oom and node_faults.says_mount(detail)

@@ -167,6 +167,73 @@ def test_other_launchers_hide_a_signal_too(said: bytes, signal: str | None) -> N
     assert exit_of(EXIT_1, said, False, True, OomKillCounter("/nowhere")).killed is None, "we may have killed it"
 
 
+FROM = "\nThe above exception was the direct cause of the following exception:\n\n"
+UNEXPECTED = f"{TRACEBACK}\n  x\nRuntimeError: DataLoader worker (pid(s) 29130) exited unexpectedly\n"
+EMPTY = f"{TRACEBACK}\n  x\n_queue.Empty\n{FROM}{UNEXPECTED}"  # its loader is read by a thread: no handler of SIGCHLD
+WITH_CODE = (
+    f"{TRACEBACK}\n  x\nRuntimeError: DataLoader worker (pid 29130) exited unexpectedly with exit code 1. Details are "
+    "lost due to multiprocessing. Rerunning with num_workers=0 may give better error trace.\n"
+)
+OF_WORKER = f"Process ForkProcess-2:\n{TRACEBACK}\n  x\nStop: bad sample\n"
+RAISED = f"{TRACEBACK}\n  x\nValueError: Caught ValueError in DataLoader worker process 1.\nOriginal {TRACEBACK}\n  y\n"
+RAISED += "ValueError: bad sample\n\n"
+LONG = "  a frame of Lightning's\n" * 60
+
+
+def by_signal(said: str) -> str:
+    return f"{TRACEBACK}\n  x\nRuntimeError: DataLoader worker (pid 29130) is killed by signal: {said}. \n"
+
+
+@pytest.mark.parametrize(
+    "said,signal",
+    [
+        (by_signal("Killed"), "SIGKILL"),
+        (by_signal("Terminated"), "SIGTERM"),
+        (by_signal("Killed") + FROM + UNEXPECTED, "SIGKILL"),
+        (by_signal("Killed") + FROM + UNEXPECTED.replace("  x", LONG), "SIGKILL"),
+        (UNEXPECTED, "SIGKILL"),
+        (EMPTY, "SIGKILL"),
+        (EMPTY.replace("_queue.Empty", "ConnectionRefusedError: [Errno 111] Connection refused"), "SIGKILL"),
+        (EMPTY + PEER.decode().replace("  File", LONG), "SIGKILL"),  # the other rank's, which lost this one
+        (PEER.decode() + EMPTY, "SIGKILL"),
+        (by_signal("Segmentation fault"), None),
+        (by_signal("Aborted") + FROM + UNEXPECTED, None),
+        (by_signal("Bus error") + FROM + UNEXPECTED, None),
+        (WITH_CODE, None),
+        (WITH_CODE + FROM + UNEXPECTED, None),
+        (OF_WORKER + WITH_CODE + FROM + UNEXPECTED, None),
+        (OF_WORKER + EMPTY, None),
+        (EMPTY + "goes on without it\n" * 50 + OWN.decode(), None),
+        (RAISED, None),
+    ],
+)  # fmt: skip
+def test_a_worker_of_a_data_loader_that_was_killed(said: str, signal: str | None) -> None:
+    """Recorded with PyTorch 2.13: a worker that is killed, one that raises, exits or crashes by itself."""
+    assert ended(f"step 1\n{said}".encode()).killed == signal
+    assert exit_of(EXIT_1, said.encode(), False, True, OomKillCounter("/nowhere")).killed is None, "we may have done it"
+
+
+GLOO = PEER.decode()
+STORE = GLOO.replace("[gloo/transport/tcp/pair.cc:537] Read error", "[c10d] The client socket has failed to connect to")
+NCCL = GLOO.replace(
+    "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error", "torch.distributed.DistBackendError: NCCL"
+)
+
+
+@pytest.mark.parametrize("lost", [GLOO, STORE, NCCL, LOST], ids=["gloo", "TCPStore", "NCCL", "Horovod"])
+def test_a_peer_that_is_lost_is_not_the_cause(lost: str) -> None:
+    own = OWN.decode()
+    for said in (own + lost, lost + own, own + lost + lost, own.replace("  File", LONG) + lost.replace("  File", LONG)):
+        assert ended(said.encode()).detail.startswith("ValueError: ")
+        assert exit_cause.cause_line(said.encode(), first=True).startswith("ValueError: ")
+    far = own + "handled, goes on\n" * 30 + lost
+    assert lost is LOST or not ended(far.encode()).detail.startswith("ValueError: "), "it was another one's end"
+    silent = ended(f"step 1\n{lost}".encode(), status=3 << 8)
+    assert silent.detail == "a rank ended with exit code 3 and said nothing"
+    alone = f"{TRACEBACK}\n  x\nConnectionResetError: [Errno 104] Connection reset by peer\n"
+    assert ended(alone.encode(), status=3 << 8).detail.startswith("ConnectionResetError"), "a database's"
+
+
 @pytest.mark.parametrize(
     "said,detail",
     [
