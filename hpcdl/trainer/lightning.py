@@ -2,7 +2,8 @@
 
 The checkpoint is Lightning's own; beside it are each rank's random states, and those by which the iterators of the
 epoch's loaders were made. A fit that goes on makes these iterators as before, passes over what is done, and trains on
-the next batch. Lightning is imported when the callback is made.
+the next batch. In the fits of a tuner, which come before or within the script's own, nothing is done. Lightning is
+imported when the callback is made.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from hpcdl.trainer.generators import HeldGenerators
 CHECKPOINT = "lightning.ckpt"
 HELD = ("_load_combined_loader_states", "_combined_loader", "_data_fetcher", "epoch_loop", "_restarting")
 """What is called or replaced of the fit loop. Lightning promises none of them."""
+FINDERS = {"LearningRateFinder": "optimal_lr", "BatchSizeFinder": "optimal_batch_size"}
+"""The callbacks that tune before they let a fit begin, and where they keep the result. They read a checkpoint of their
+own, after which Lightning forgets the one that the fit was to go on from."""
+LEARNING_RATES = ("lr", "learning_rate")  # what a finder sets, the first of these that there is, unless it has a name
 
 
 def fit(trainer: Any, model: Any, *args: Any, every: int | None = None, **options: Any) -> None:
@@ -54,51 +59,68 @@ def suspendable(*, every: int | None = None) -> Any:
             self._iterations = Iterations(HeldGenerators(dict))
             self._step = 0 if found is None else found.step
             self._total: int | None = None
+            self._held: Any = None  # the fit loop that was taken hold of
             self._middle = False  # there was a boundary in the middle of this epoch
             self._over = False  # an earlier attempt has made its last step
 
         def setup(self, trainer: Any, module: Any, stage: str) -> None:
-            if stage != "fit" or not self._boundaries.active:
-                return
+            finders = _finders(package, trainer)
+            if stage != "fit" or not self._boundaries.active or any(each._early_exit for each in finders):
+                return  # or a fit that a Tuner ends once its finder is done
+            self._boundaries.session.require_first_training()
             # Last, for what other callbacks do at the end of a step is to be in the checkpoint.
             trainer.callbacks = [*(each for each in trainer.callbacks if each is not self), self]
-            loop = trainer.fit_loop
             self._iterations.random = HeldGenerators(
                 lambda: _holders(trainer, module), apart=(trainer, self, self._iterations)
             )
+            self._over = self._boundaries.is_complete(_limits(trainer))
+            if self._over:  # Lightning passes over the training, and is not to try the validation either
+                trainer.should_stop, trainer.num_sanity_val_steps = True, 0
+            if self.ckpt_path is not None:
+                _restore_tuned(package, finders, module, [] if self._place is None else self._place.get("tuned", []))
+            if trainer.fit_loop is not self._held:
+                self._held = trainer.fit_loop
+                self._take_hold(trainer, trainer.fit_loop)
+
+        def _take_hold(self, trainer: Any, loop: Any) -> None:
             require(package.partition(".")[0], loop, HELD)
             require(package.partition(".")[0], loop.epoch_loop, ("advance", "on_advance_end", "_restarting"))
             require(package.partition(".")[0], trainer, ("_checkpoint_connector",))
-            prepare, end_batch = loop._load_combined_loader_states, loop.epoch_loop.on_advance_end
+            prepare, train = loop._load_combined_loader_states, loop.epoch_loop.advance
+            end_batch = loop.epoch_loop.on_advance_end
 
             def load_states() -> None:  # called between the loaders and their first iterators
                 prepare()
+                if self._tuning(trainer):
+                    return
+                self._iterations.begin([])
                 loop._combined_loader.flattened = [
                     Loader(each, self._iterations, number)
                     for number, each in enumerate(loop._combined_loader.flattened)
                 ]
 
+            def advance(fetcher: Any) -> None:
+                if not self._tuning(trainer):
+                    if self.ckpt_path is not None:
+                        # A checkpoint where a validation is due was written after it; Lightning 2.4 would repeat it.
+                        loop.epoch_loop._restarting = False
+                    if loop.epoch_loop.batch_progress.current.ready == 0:
+                        self._iterations.read(len(loop._combined_loader.flattened))
+                train(fetcher)
+
             def on_advance_end(fetcher: Any) -> None:  # comes after a validation, too
                 end_batch(fetcher)
+                if self._tuning(trainer):
+                    return
                 loop._restarting = False  # else Lightning leaves out ReduceLROnPlateau at the end of this epoch
                 self._end_batch(trainer)
 
-            loop._load_combined_loader_states, loop.epoch_loop.on_advance_end = load_states, on_advance_end
-            if self.ckpt_path is not None:
-                self._begin_without_validation(loop.epoch_loop)
-            self._over = self._boundaries.is_complete(_limits(trainer))
-            if self._over:  # Lightning passes over the training, and is not to try the validation either
-                trainer.should_stop, trainer.num_sanity_val_steps = True, 0
+            loop._load_combined_loader_states = load_states
+            loop.epoch_loop.advance, loop.epoch_loop.on_advance_end = advance, on_advance_end
 
-        def _begin_without_validation(self, loop: Any) -> None:
-            """A checkpoint where a validation is due was written after it: Lightning 2.4 would validate again."""
-            train = loop.advance
-
-            def advance(fetcher: Any) -> None:
-                loop._restarting = False
-                train(fetcher)
-
-            loop.advance = advance
+        def _tuning(self, trainer: Any) -> bool:
+            """Whether this is a fit of a tuner's, which takes the callbacks of the script's own away for it."""
+            return not any(each is self for each in trainer.callbacks)
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             from hpcdl.trainer.torch import Ranks
@@ -125,6 +147,9 @@ def suspendable(*, every: int | None = None) -> Any:
                 return
             self._iterations.begin(place["iterations"])
             fetcher = iter(loop._data_fetcher)
+            if place.get("first") is not None:
+                self._iterations.first = place["first"]
+                self._iterations.random.restore(place["first"])
             done = loop.epoch_loop.batch_progress.current.ready
             for number in range(done):
                 if fetcher.length is not None:
@@ -159,6 +184,7 @@ def suspendable(*, every: int | None = None) -> Any:
         def _look(self, trainer: Any, end: bool, complete: bool = False) -> None:
             def save(folder: Path) -> None:
                 states = {"iterations": self._iterations.states, "before": self._iterations.before}
+                states.update(first=self._iterations.first, tuned=_tuned(package, trainer))
                 random = self._iterations.random.capture()
                 # As `save_checkpoint`, without its barrier: a full disk must not part the ranks.
                 checkpoint = trainer._checkpoint_connector.dump_checkpoint(False)
@@ -203,18 +229,64 @@ def _holders(trainer: Any, module: Any) -> dict[str, Any]:
     return {**loaders, "datamodule": getattr(trainer, "datamodule", None), "module": module}
 
 
+def _finders(package: str, trainer: Any) -> list[Any]:
+    callbacks = import_module(f"{package}.callbacks")
+    return [each for each in trainer.callbacks if isinstance(each, tuple(getattr(callbacks, kind) for kind in FINDERS))]
+
+
+def _tuned(package: str, trainer: Any) -> list[dict[str, Any]]:
+    """For `_restore_tuned`: what each finder has set of the module or the data module, and its result."""
+    parsing, module = import_module(f"{package}.utilities.parsing"), trainer.lightning_module
+    tuned = []
+    for finder in _finders(package, trainer):
+        name = getattr(finder, "_batch_arg_name", "") or getattr(finder, "_attr_name", "")
+        held = [each for each in ([name] if name else LEARNING_RATES) if parsing.lightning_hasattr(module, each)]
+        sets = getattr(finder, "_update_attr", True)
+        attributes = {each: parsing.lightning_getattr(module, each) for each in held[:1] if sets}
+        results = {each: getattr(finder, each) for each in FINDERS.values() if hasattr(finder, each)}
+        tuned.append({"attributes": attributes, **{each: _plain(value) for each, value in results.items()}})
+    return tuned
+
+
+def _plain(result: Any) -> Any:
+    """Lightning's object of a learning rate's curve has plain values."""
+    return vars(result) if hasattr(result, "results") else result
+
+
+def _restore_tuned(package: str, finders: list[Any], module: Any, tuned: list[dict[str, Any]]) -> None:
+    """The finders tuned in an earlier attempt: they do not again, and what they had set is set."""
+    for finder in finders:
+        finder.on_fit_start = lambda *args: None
+    for finder, values in zip(finders, tuned):
+        for name, value in values.pop("attributes").items():
+            import_module(f"{package}.utilities.parsing").lightning_setattr(module, name, value)
+        for name, value in values.items():
+            if isinstance(value, dict):
+                curve = object.__new__(import_module(f"{package}.tuner.lr_finder")._LRFinder)
+                vars(curve).update(value)
+                value = curve
+            setattr(finder, name, value)
+
+
 class Iterations:
     """The random states by which the loaders' iterators of one epoch were made, in their order."""
 
     def __init__(self, random: HeldGenerators) -> None:
         self.random = random
         self.states: list[dict[str, Any]] = []
+        self.first: dict[str, Any] | None = None  # by which the first batch of the epoch was read
         self.before: dict[str, Any] | None = None  # the last batch of loaders without a length was read
         self._again: list[dict[str, Any]] = []
 
     def begin(self, states: list[dict[str, Any]]) -> None:
         """An epoch begins whose first iterators are to be made by these states."""
         self.states, self._again = [], list(states)
+        self.first = None
+
+    def read(self, loaders: int) -> None:
+        """The first batch of an epoch is about to be read of so many loaders: other iterators than their newest, which
+        a finder has left, say, are none of its."""
+        self.states, self.first = self.states[-loaders:], self.random.capture()
 
     def add(self) -> None:
         """An iterator is about to be made."""

@@ -4,6 +4,7 @@ and the version of Lightning.
 
 LIGHTNING_RANKS: so many processes; gradients that accumulate, loaders of several lengths, validation within an epoch.
 TEST_EPOCHS: as many, not 3. LIGHTNING_KILLED: at so many steps the second rank of the first attempt is killed.
+LIGHTNING_WORKERS: of its loaders; "killed": the last rank's is, in the first attempt.
 LIGHTNING_MANUAL: it steps its two optimizers itself, so that each batch counts as two steps.
 LIGHTNING_STREAM: of a dataset without a length, whose samples draw at random; where Lightning is pytorch_lightning."""
 
@@ -29,13 +30,27 @@ from tests.frameworks.stops import stop
 EPOCHS = int(os.environ.get("TEST_EPOCHS") or 3)
 KILLED = int(os.environ.get("LIGHTNING_KILLED") or -1)
 MANUAL = bool(os.environ.get("LIGHTNING_MANUAL"))
+WORKERS = os.environ.get("LIGHTNING_WORKERS", "")
 RANKS, STREAM = int(os.environ.get("LIGHTNING_RANKS") or 1), bool(os.environ.get("LIGHTNING_STREAM"))
 if STREAM:
     sys.modules["lightning"] = None  # type: ignore[assignment]  # as if it were not installed
 lightning: Any = import_module("pytorch_lightning" if STREAM else "lightning")
 lightning.seed_everything(3)
 x = torch.randn(250, 12)
-data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+
+
+class Data(torch.utils.data.TensorDataset):
+    given = 0  # samples, in a worker
+
+    def __getitem__(self, index: int) -> Any:
+        self.given += 1
+        last = os.environ.get("LOCAL_RANK", "0") == str(RANKS - 1)
+        if WORKERS == "killed" and self.given == 100 and last and os.environ["HPCDL_INCARNATION"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+data = Data(x, x.sum(1, keepdim=True))
 
 
 class Network(lightning.LightningModule):
@@ -101,6 +116,7 @@ class Noisy(torch.utils.data.Subset):
 
 
 def load(samples: int, **options: Any) -> Any:
+    options["num_workers"] = 1 if WORKERS else 0
     return torch.utils.data.DataLoader(Noisy(data, range(samples)), shuffle=True, **options)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.frameworks.trained import ENDED, HERE, OLDER, PATIENCE_S, PYTHON, ROOT, Trained, check_stops
 
-SCRIPT = str(HERE / "lightning_fit.py")
+SCRIPT, TUNED = str(HERE / "lightning_fit.py"), str(HERE / "lightning_tuned.py")
 HOLDS, EXACT = pytest.mark.holds, "suspend, resume bit-exact"
 
 
@@ -30,6 +30,27 @@ def test_bit_for_bit(trained: Trained, stops: tuple[int, ...], saved: tuple[int,
     if "LIGHTNING_RANKS" in env:  # whoever loses a rank that is killed is not to blame: no retry is spent
         killed, began = trained.run([SCRIPT], (), "--retries", "0", LIGHTNING_KILLED="7", **env)
         assert (killed, began) == (whole, [0, 5])
+
+
+@pytest.mark.parametrize("tuned", ["tuner", "finder", "batch", "again"])
+@HOLDS("Lightning", "Tuner, LearningRateFinder, BatchSizeFinder")
+def test_what_is_tuned_first_is_tuned_once(trained: Trained, tuned: str) -> None:
+    """By a Tuner or by callbacks: its own fits are none of the job's steps, and the fit goes on from where it was."""
+    whole, _ = trained.run([TUNED], (), LIGHTNING_TUNED=tuned)
+    parts, began = trained.run([TUNED], (3, 9), LIGHTNING_TUNED=tuned)
+    check_stops(began, (3, 9))
+    assert parts == whole
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@HOLDS("Lightning", "a data loader's worker is killed")
+def test_a_worker_that_is_killed_costs_no_retry(trained: Trained, ranks: str) -> None:
+    """In each of the words that PyTorch has for it, which depend on when it looks; another rank fails for want of it."""
+    whole, _ = trained.run([SCRIPT], (), LIGHTNING_WORKERS="some", LIGHTNING_RANKS=ranks)
+    env = {"LIGHTNING_WORKERS": "killed", "LIGHTNING_RANKS": ranks}
+    killed, began = trained.run([SCRIPT], (), "--retries", "0", **env)
+    assert killed == whole
+    assert len(began) == 2
 
 
 @HOLDS("Lightning", "manual optimization")
