@@ -119,8 +119,18 @@ _KILLED = (
     re.compile(r"exits with return code = -(\d+)"),  # deepspeed
 )
 
+WORKER_GONE = "a worker of a DataLoader is gone"
+
+_READ, _UNREAD = (
+    ("utils/data/", "resource_sharer.py"),
+    ("Connection", "BrokenPipeError", "EOFError", "FileNotFoundError"),
+)
+"""What a traceback names, and how its last line begins, where a worker is gone before its batch was read."""
+
 _WORKER = r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) "
-_WORKER_LOST = re.compile(_WORKER + r"(?:is killed by signal: |exited unexpectedly\s*$)")
+_WORKER_LOST = re.compile(
+    rf"{_WORKER}(?:is killed by signal: |exited unexpectedly\s*$)|^{WORKER_GONE}|Pin memory thread exited unexpectedly"
+)
 """What PyTorch's DataLoader raises in a process whose worker has ended."""
 
 _WORKER_END = re.compile(_WORKER + r"(?:is killed by signal: (\w+)|exited unexpectedly with exit code)")
@@ -196,9 +206,11 @@ def killed_rank(output: bytes) -> str | None:
 
 def _killed_worker(lost: re.Match[str], output: bytes) -> str | None:
     """The signal from outside that ended a DataLoader's worker; None where it ended by itself, or by its own fault."""
-    text, pids = output.decode("utf-8", "replace"), set(lost[1].split(", "))
+    text, pids = output.decode("utf-8", "replace"), set((lost[1] or "").split(", "))
     ends = [each[2] for each in _WORKER_END.finditer(text) if pids & set(each[1].split(", "))]
     if not ends:
+        if lost[0].startswith("Pin") and not any(error.startswith(WORKER_GONE) for _, error in _errors(_lines(output))):
+            return None  # it failed otherwise
         return None if _WORKER_ERROR.search(text) else signal.SIGKILL.name
     return next((OUTSIDE_WORDS[each] for each in ends if each in OUTSIDE_WORDS), None)
 
@@ -211,7 +223,7 @@ def cause_line(output: bytes, first: bool = False) -> str:
     found = _errors(lines)
     own = [each for each in found if not _LAUNCHERS.match(each[1])]
     if first and own:
-        return printable(next((each for _, each in own if not _PEER.search(each)), own[0][1]))
+        return printable(next((each for _, each in own if not _lost_a_peer(each)), own[0][1]))
     if own and (own[-1] != found[-1] or len(lines) - own[-1][0] <= AFTER_LINES):
         return printable(_lost_rank(lines, own) or own[-1][1])
     return printable(_PREFIX.sub("", lines[-1])) if lines else last_line(output)
@@ -221,9 +233,9 @@ def _lost_rank(lines: Sequence[str], errors: Sequence[tuple[int, str]]) -> str:
     """The error of the rank that those of the last errors lost, which came right after it; "" where they lost none."""
     for (place, error), (until, follower) in zip(reversed(errors[:-1]), reversed(errors), strict=False):
         between = [line for line in lines[place + 1 : until] if not _PREFIX.sub("", line).startswith(" ")]
-        if not _PEER.search(follower) or len(between) > AFTER_LINES:
+        if not _lost_a_peer(follower) or len(between) > AFTER_LINES:
             break
-        if not _PEER.search(error):
+        if not _lost_a_peer(error):
             return error
     return ""
 
@@ -231,7 +243,12 @@ def _lost_rank(lines: Sequence[str], errors: Sequence[tuple[int, str]]) -> str:
 def _only_peers_lost(output: bytes) -> bool:
     """Whether ranks failed, and each of them for want of another one."""
     errors = [text for _, text in _errors(_lines(output))]
-    return bool(errors) and all(_PEER.search(text) for text in errors)
+    return bool(errors) and all(map(_lost_a_peer, errors))
+
+
+def _lost_a_peer(error: str) -> bool:
+    """Whether a rank failed for want of another one."""
+    return _PEER.search(error) is not None and not error.startswith(WORKER_GONE)
 
 
 def signal_name(number: int) -> str:
@@ -251,18 +268,22 @@ def _errors(lines: Sequence[str]) -> list[tuple[int, str]]:
     """The last line of each traceback, with its place; one that led to another is left out."""
     found: list[tuple[int, str]] = []
     ranks: dict[str, tuple[int, str]] = {}  # whose traceback it is, where ranks say who they are
-    inside: set[str] = set()
+    inside: dict[str, str] = {}  # what of a traceback there was so far
     for place, line in enumerate(lines):
         prefix = match[0] if (match := _PREFIX.match(line)) else ""
         text = line[len(prefix) :]
         if text.startswith(_CHAINED) and prefix in ranks:
             found.remove(ranks.pop(prefix))
         elif text.startswith(_TRACEBACK):
-            inside.add(prefix)
-        elif prefix in inside and not text.startswith(" ") and _ERROR.fullmatch(text):
+            inside[prefix] = ""
+        elif prefix in inside and text.startswith(" "):
+            inside[prefix] += text
+        elif prefix in inside and _ERROR.fullmatch(text):
+            frames = inside.pop(prefix)
+            if text.startswith(_UNREAD) and all(each in frames for each in _READ):
+                text = f"{WORKER_GONE}: {text}"
             ranks[prefix] = (place, text)
             found.append((place, text))
-            inside.discard(prefix)
     return found
 
 

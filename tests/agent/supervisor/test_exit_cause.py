@@ -177,6 +177,17 @@ WITH_CODE = (
 OF_WORKER = f"Process ForkProcess-2:\n{TRACEBACK}\n  x\nStop: bad sample\n"
 RAISED = f"{TRACEBACK}\n  x\nValueError: Caught ValueError in DataLoader worker process 1.\nOriginal {TRACEBACK}\n  y\n"
 RAISED += "ValueError: bad sample\n\n"
+READING = f"""{TRACEBACK}
+  File "/venv/torch/utils/data/dataloader.py", line 1291, in _try_get_data
+    data = self._data_queue.get(timeout=timeout)
+  File "/venv/torch/multiprocessing/reductions.py", line 538, in rebuild_storage_fd
+    fd = df.detach()
+  File "/lib/python3.11/multiprocessing/resource_sharer.py", line 86, in get_connection
+    c = Client(address, authkey=process.current_process().authkey)
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+PINNING = READING.replace("dataloader.py", "_utils/pin_memory.py")
+PINNED = f"{TRACEBACK}\n  x\nRuntimeError: Pin memory thread exited unexpectedly\n"
 LONG = "  a frame of Lightning's\n" * 60
 
 
@@ -196,6 +207,14 @@ def by_signal(said: str) -> str:
         (EMPTY.replace("_queue.Empty", "ConnectionRefusedError: [Errno 111] Connection refused"), "SIGKILL"),
         (EMPTY + PEER.decode().replace("  File", LONG), "SIGKILL"),  # the other rank's, which lost this one
         (PEER.decode() + EMPTY, "SIGKILL"),
+        (READING, "SIGKILL"),
+        (READING.replace("ConnectionResetError: [Errno 104] Connection reset by peer", "EOFError"), "SIGKILL"),
+        (READING + PEER.decode().replace("  File", LONG), "SIGKILL"),
+        (PINNING + PINNED, "SIGKILL"),
+        (PINNED, None),
+        (READING.replace("ConnectionReset", "Value"), None),
+        (READING.replace("torch/utils/data/dataloader", "mine"), None),
+        (OF_WORKER + READING, None),
         (by_signal("Segmentation fault"), None),
         (by_signal("Aborted") + FROM + UNEXPECTED, None),
         (by_signal("Bus error") + FROM + UNEXPECTED, None),
