@@ -1,8 +1,9 @@
 """Whether the script of a job starts over after a suspend, as far as its text shows, and the note that says so.
 
 Certain only where all of it can be read here: nothing in it, or in the modules beside it, names hpcdl, a signal or a
-checkpoint, and it imports nothing but the standard library and frameworks that do none of this by themselves. Whatever
-is not certain is not said; `hpcdl why` says of a running job what it has shown.
+checkpoint, and it imports nothing but the standard library and frameworks that do none of this by themselves. Where it
+names a checkpoint, but that is Hugging Face's Trainer's, it loses what came after the last one. Whatever is not certain
+is not said; `hpcdl why` says of a running job what it has shown.
 """
 
 import os
@@ -22,14 +23,19 @@ FRAMEWORKS = frozenset({
 })  # fmt: skip
 """Packages that save at no signal unless the script has them do it. They may all be imported; a package that is not
 known here may do anything."""
-KEEPS = re.compile(
-    r"hpcdl|signal|SIG[A-Z]{3}|submitit|checkpoint|ckpt|resum|restor|preempt|requeue|load_state|load_weights|load_model"
-    r"|torch\.load|orbax|\bload\("
+ANSWERS = re.compile(
+    r"hpcdl|signal|SIG[A-Z]{3}|submitit|preempt|requeue|jit_checkpoint"
     # and what runs code that is not seen here
-    r"|\bexec\b|\beval\(|__import__|import_module|runpy|subprocess|os\.system|popen",
+    r"|\bexec\b|(?<!\.)\beval\(|__import__|import_module|runpy|subprocess|os\.system|popen",
     re.IGNORECASE,
 )
+"""Words of a script that may save when it is asked to."""
+KEEPS = re.compile(
+    r"checkpoint|ckpt|resum|restor|load_state|load_weights|load_model|torch\.load|orbax|\bload\(", re.IGNORECASE
+)
 """Words of a script that may keep its work."""
+TRAINER = re.compile(r"^\s*(?:from|import)\s+(?:transformers|trl)\b(?s:.*)\b\w*Trainer\(", re.MULTILINE)
+"""A script that trains with Hugging Face's."""
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 OURS = ("hpcdl.trainer.container", "hpcdl.trainer.gate", "hpcdl.trainer.ranks")
 """Modules that start a script as it is."""
@@ -37,15 +43,25 @@ CHARACTERS, FILES = 1 << 18, 50
 
 
 def note(spec: JobSpec) -> str:
-    """The line that the job starts over after a suspend; "" where that is not certain."""
+    """The line that the job starts over after a suspend, or goes back; "" where that is not certain."""
     if spec.signal != "hpcdl" or spec.resumes is not None or spec.rescale != "restart" or spec.batch is not None:
         return ""
     path = script_of(spec.command)
-    if not path or not _starts_over(os.path.join(spec.cwd, path)):
+    texts = _texts(os.path.join(spec.cwd, path)) if path else ()
+    if not texts or any(map(ANSWERS.search, texts)):
+        return ""
+    name = os.path.basename(path)
+    if not any(map(KEEPS.search, texts)):
+        return (
+            f"{name} shows no way to checkpoint: after a suspend or a preemption it starts over "
+            "(docs/trainer-guide.md: the lines that change that; --resumes: it resumes by itself)"
+        )
+    if not any(map(TRAINER.search, texts)):
         return ""
     return (
-        f"{os.path.basename(path)} shows no way to checkpoint: after a suspend or a preemption it starts over "
-        "(docs/trainer-guide.md: the lines that change that; --resumes: it resumes by itself)"
+        f"{name} has only the checkpoints that Hugging Face's Trainer makes by itself: after a suspend or a preemption "
+        "what it did since the last is done again (docs/trainer-guide.md: hf.train(trainer) for trainer.train() loses "
+        "no step; --resumes: it resumes by itself)"
     )
 
 
@@ -78,27 +94,28 @@ def script_of(command: Sequence[str]) -> str:
     return ""
 
 
-def _starts_over(script: str) -> bool:
-    """Whether nothing in the script, or in what it imports, can keep its work."""
-    waiting, known = [script], {script}
+def _texts(script: str) -> Sequence[str]:
+    """The script and the modules beside it that it imports; none where there is more to it than can be read here."""
+    waiting, known, texts = [script], {script}, []
     while waiting:
         path = waiting.pop()
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 text = file.read(CHARACTERS + 1)
-            if len(text) > CHARACTERS or len(known) > FILES or KEEPS.search(text):
-                return False
+            if len(text) > CHARACTERS or len(known) > FILES:
+                return ()
+            texts.append(text)
             modules = _imports(text)
         except (OSError, ValueError, SyntaxError, RecursionError):
-            return False
+            return ()
         for level, module in modules:
             top = os.path.dirname(script) if not level else os.path.normpath(os.path.join(path, *[".."] * level))
             found = _files_of(module, top)
             if not found and (level or module.partition(".")[0] not in sys.stdlib_module_names | FRAMEWORKS):
-                return False
+                return ()
             waiting += [each for each in found if each not in known]
             known.update(found)
-    return True
+    return texts
 
 
 def _imports(text: str) -> set[tuple[int, str]]:

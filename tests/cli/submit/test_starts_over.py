@@ -49,6 +49,30 @@ def test_a_script_that_keeps_nothing(tmp_path: Path, command: str) -> None:
     assert "docs/trainer-guide.md" in said
 
 
+HF = "from transformers import Trainer, TrainingArguments\ntrainer = Trainer(model, TrainingArguments('out'))\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trainer.train(resume_from_checkpoint=True)",
+        "trainer.train(resume_from_checkpoint=transformers.trainer_utils.get_last_checkpoint('out'))",
+        "args.load_best_model_at_end, checkpoint = True, None",
+        "model = AutoModel.from_pretrained('out/checkpoint-500')\nmodel.eval()",
+    ],
+)
+def test_a_script_of_hugging_face_that_names_a_checkpoint(tmp_path: Path, line: str) -> None:
+    said = note(spec(tmp_path, f"{HF}{line}\n"))
+    assert said.startswith(
+        "train.py has only the checkpoints that Hugging Face's Trainer makes by itself: after a suspend"
+    )
+    assert "hf.train(trainer) for trainer.train()" in said
+    for own in ("import signal", "from hpcdl.trainer import hf", "TrainingArguments(enable_jit_checkpoint=True)"):
+        assert note(spec(tmp_path, f"{HF}{line}\n{own}\n")) == ""
+    assert note(spec(tmp_path, f"{HF}{line}\n", resumes="out/checkpoint-*")) == ""
+    assert "starts over" in note(spec(tmp_path, f"{HF}trainer.train()\nmodel.eval()\n"))
+
+
 def test_modules_beside_it_are_looked_at_too(tmp_path: Path) -> None:
     package = tmp_path / "parts"
     package.mkdir()
