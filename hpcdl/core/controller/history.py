@@ -75,7 +75,7 @@ def _words(group: Group) -> str:
 class Sample:
     """What one job took; None where that is not known. Seconds, and steps."""
 
-    start: float | None  # its last start that came as far as a step
+    start: float | None  # its last start of which its trainer said when it began to train
     save: float | None  # its newest durable checkpoint
     length: float | None  # all of its training, on one GPU; None until it is DONE
     steps: float | None  # of the whole job, once it is DONE
@@ -93,7 +93,13 @@ def sample_of(job: Job) -> Sample | None:
         starts_s = (job.costs.start_s or 0.0) * (1 + job.suspends) * gpus
         length = max(0.1 * job.held_gpu_s, job.held_gpu_s - starts_s) * gpus ** (SCALING - 1.0)
         steps = job.progress.total or job.progress.step or None
-    found = Sample(job.costs.start_s, job.costs.save_s, length, None if steps is None else float(steps))
+    # One that never said when it begins to train was first seen at some step.
+    found = Sample(
+        job.costs.start_s if job.can_suspend else None,
+        job.costs.save_s,
+        length,
+        None if steps is None else float(steps),
+    )
     return None if found == Sample(None, None, None, None) else found
 
 

@@ -16,11 +16,14 @@ LINES = (
 
 
 def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
-    """Lines, and by field of `Sample` `{"mean", "low", "high", "times", "of", "spread"}`, null where none is known."""
+    """Lines, and by field of `Sample` `{"mean", "low", "high", "times", "of", "spread"}`, null where none is known: of
+    starts for a job, too, that has run and does not say when it begins to train."""
     known = Histories()
     known.look(world, None)
     groups = groups_of(job.spec)
     found = {what: known.learnt(groups, what) for what in FIELDS}
+    if job.first_start_at is not None and not job.can_suspend:
+        found["start"] = None
     lines = [f"{begins} {each.text(unit)}" for what, begins, unit in LINES if (each := found[what]) is not None]
     return lines, {what: None if each is None else _json(each) for what, each in found.items()}
 

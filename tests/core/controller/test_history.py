@@ -33,6 +33,7 @@ def done(number: int, of: JobSpec, start_s: float, held_s: float = 600.0, steps:
         progress=JobProgress(steps, steps),
         held_gpu_s=held_s,
         last=HELD,
+        can_suspend=True,
         costs=MeasuredCosts(start_s, 2.0),
         first_start_at=1.0,
     )
