@@ -311,7 +311,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--deadline", callback=_deadline, metavar="TIME|CLASS",
         help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, computed from its "
-        "profile. Protected under every objective.",
+        "profile. Objective deadline plans for it; under others it comes before other jobs once it is at risk.",
     ),
     click.option(
         "--accuracy", type=float, metavar="VALUE",

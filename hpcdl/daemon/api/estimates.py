@@ -57,7 +57,8 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         needs = "" if profiles.total_of(job) else ": that needs --steps, or a job like it that has ended"
         late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
         return answer | {"text": f"its deadline{late}", "lines": [f"its deadline{late}"]}
-    lines = found.lines(now, _condition(world))
+    first, *more = found.lines(now, _condition(world))
+    lines = [first, *_protected(world), *more]
     return answer | {
         "probability": round(found.probability, 4),
         "probability_low": round(found.low, 4),
@@ -76,6 +77,14 @@ def _condition(world: World) -> str:
     if world.policy not in policies:
         return f"under the policy adaptive and the objective {objective} (now {world.policy})"
     return "" if world.objective == objective else f"under hpcdl config objective {objective} (now {world.objective})"
+
+
+def _protected(world: World) -> list[str]:
+    """What is done for a deadline under an objective that plans for none; nothing where the forecast is about that."""
+    objective, policies = MEANT_FOR
+    if world.policy not in policies or world.objective == objective:
+        return []
+    return [f"under {world.objective} it comes before other jobs once it is at risk"]
 
 
 def _deadline_estimate(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":

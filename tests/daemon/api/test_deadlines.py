@@ -133,11 +133,12 @@ def test_another_objective_is_said_to_be_one(controller: Controller) -> None:
     found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
     assert found is not None
     lines: Any = found["lines"]
-    first, more = lines
+    first, meanwhile, more = lines
     assert first.endswith(" % likely under hpcdl config objective deadline (now jct)")
     assert len(first) <= 78
+    assert meanwhile == "under jct it comes before other jobs once it is at risk"
     assert more.startswith("if nothing else comes, it is done by ")
-    assert found["text"] == f"{first}; {more}"
+    assert found["text"] == f"{first}; {meanwhile}; {more}"
     controller.step([cmd.ChoosePolicy("fifo")], NOW)
     found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
     assert found is not None
