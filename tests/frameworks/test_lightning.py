@@ -45,7 +45,7 @@ def test_what_is_tuned_first_is_tuned_once(trained: Trained, tuned: str) -> None
 @pytest.mark.parametrize("ranks", ["1", "2"])
 @HOLDS("Lightning", "a data loader's worker is killed")
 def test_a_worker_that_is_killed_costs_no_retry(trained: Trained, ranks: str) -> None:
-    """In each of the words that PyTorch has for it, which depend on when it looks; another rank fails for want of it."""
+    """In each of the words that PyTorch has for it, by when it looks; another rank fails for want of this one."""
     whole, _ = trained.run([SCRIPT], (), LIGHTNING_WORKERS="some", LIGHTNING_RANKS=ranks)
     env = {"LIGHTNING_WORKERS": "killed", "LIGHTNING_RANKS": ranks}
     killed, began = trained.run([SCRIPT], (), "--retries", "0", **env)

@@ -387,9 +387,9 @@ class Exit:
     """How a trainer ended. `code` or `signal`: of the first process; both None where it never ran. `stale`: another one
     has the checkpoint folder. `oom`: it ran out of memory. `killed`: the signal from outside that ended a process below
     the first one. `repeats`: so many times its ranks had failed alike, with nothing gained between. `node_fault`: its
-    node failed it, and another may not; `permanent`: no other attempt on that node does better. `still`: it was ended
-    since its script's end stood still. `claimed`: the number of the attempt that has the checkpoint folder, where this
-    one was not started for that."""
+    node failed it, and another may not; `permanent`: no other attempt on that node does better, nor elsewhere where it
+    is `oom`: the limit is its own. `still`: it was ended since its script's end stood still. `claimed`: the number of
+    the attempt that has the checkpoint folder, where this one was not started for that."""
 
     code: int | None
     signal: str | None = None

@@ -62,6 +62,11 @@ class MemoryLimit:
         self._cgroup = None if limit_mib is None else _make_cgroup(limit_mib, f"{PREFIX}{name}")
 
     @property
+    def enforced(self) -> bool:
+        """Whether the kernel ends who takes more; else it is only watched."""
+        return self._cgroup is not None
+
+    @property
     def entrance(self) -> int | None:
         """A descriptor that a process writes `0` to, and is in the cgroup then; None where there is no cgroup. The
         caller closes it."""

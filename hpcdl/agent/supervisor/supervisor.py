@@ -170,7 +170,7 @@ class Supervisor:
         self._drain.look(now)
         self._teardown.look(now)
         if self._failure is None and (why := self._memory.exceeded(os.getpid(), now)):
-            self._give_up(Exit(FAILED, detail=why, oom=True))
+            self._give_up(Exit(FAILED, detail=why, oom=True, permanent=True))
         absent, limit = self._clients.absent_since, self._start.agent_absence_s
         # A batch system's comes to the agent too, which may have better to say: to leave a job that goes on elsewhere.
         if self._wakeup.terminate and not (self._start.batch and absent is None):
@@ -504,7 +504,7 @@ class Supervisor:
             how = exit_of(trainer.status, tail, trainer.attached, ours, self._oom_kills, trainer.killed_one)
             left = self._in_teardown and self._drain.error is None
             if how.oom and how.signal is not None and (why := self._memory.words()):
-                how = replace(how, detail=why)
+                how = replace(how, detail=why, permanent=self._memory.enforced)
             if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either
                 how = Exit(launch.NOT_EXECUTABLE, detail=self._unloadable)
             if how.code == 0 and self._ended_by is None and self._drain.error is not None:

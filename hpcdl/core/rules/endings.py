@@ -242,6 +242,8 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
         )
     permanent = lasting and fails_everywhere(world, job, unfit)
     final, why = _final(job, event, again, permanent, incarnation.end_at is not None, rules)
+    if final is None and cause is Cause.OUT_OF_MEMORY and lasting and not _got_further(job, incarnation):
+        final, why = JobState.FAILED, detail  # its own limit, which another attempt exceeds at the same place
     ends = again if incarnation.end_at is not None else 0
     hold = "" if final is not None or permanent else _hold(event, again, ends, rules)
     return structs.replace(event, final=final, final_detail=why, hold=hold)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.health import again
-from hpcdl.core.model.incarnation import Incarnation
+from hpcdl.core.model.incarnation import Cause, Incarnation
 from hpcdl.core.model.units import GpuRef, fold_nodes
 from hpcdl.core.model.world import Job, World
 
@@ -19,7 +19,8 @@ TRY_S = 60.0
 
 def unfit_nodes(job: Job, ended: Incarnation) -> tuple[str, ...]:
     """The nodes that failed the job since it last began on any, now that this incarnation has ended."""
-    here = {part.node for part in ended.parts if part.node_fault or part.permanent}
+    lasting = {part.node for part in ended.parts if part.permanent and part.hint is not Cause.OUT_OF_MEMORY}
+    here = lasting | {part.node for part in ended.parts if part.node_fault}
     if not here and ended.started_at is not None:
         return ()
     return tuple(sorted({*job.unfit_nodes, *here}))

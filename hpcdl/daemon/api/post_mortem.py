@@ -27,6 +27,7 @@ _NEXT = {
     Cause.PREEMPTED: "hpcdl retry {id} runs it again",
     Cause.WALLTIME: "hpcdl retry {id} runs it again",
 }
+_LIMITED = "hpcdl submit --like {id} --mem SIZE runs it again with more memory"
 _LASTING = "hpcdl logs {id} shows what it printed; once the reason is mended, hpcdl retry {id} runs it again"
 
 
@@ -152,5 +153,7 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         lines.append(f"lost {steps}{trained}{_hours(past.lost_gpu_s)}, to ends without a new checkpoint")
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
         poisoned = job.last.detail.startswith(POISON) and job.last.cause is Cause.INFRASTRUCTURE
-        lines.append((_LASTING if poisoned else _NEXT[job.last.cause]).format(id=job.id))
+        limited = job.last.cause is Cause.OUT_OF_MEMORY and "--mem" in job.last.detail
+        step = _LASTING if poisoned else _LIMITED if limited else _NEXT[job.last.cause]
+        lines.append(step.format(id=job.id))
     return lines

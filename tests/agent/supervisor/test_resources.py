@@ -62,6 +62,7 @@ def test_one_that_takes_more_memory_than_it_may_is_ended(agent: Agent) -> None:
     assert "more than" in record["detail"]
     assert "100 MiB" in record["detail"]
     assert "--mem" in record["detail"]
+    assert record["permanent"] is True, "another attempt comes no further"
     assert agent.supervisor
     # What other tests make there, those of another checkout too, may go while this looks: os.walk does not mind.
     groups = [Path(folder).name for folder, _, _ in os.walk("/sys/fs/cgroup")]

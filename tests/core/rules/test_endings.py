@@ -369,6 +369,21 @@ def test_failures_that_differ_end_a_job_that_gets_no_further() -> None:
     assert killed(draft, 23, rules=rules).fruitless == 1
 
 
+def test_a_memory_limit_of_its_own_is_not_tried_alike() -> None:
+    """Where it got further, its memory leaks perhaps: it goes on from there. Else the next attempt ends there, too."""
+    exceeded: Any = {"signal": None, "code": 1, "hint": Cause.OUT_OF_MEMORY, "permanent": True}
+    draft = draft_of(0)
+    exceeded["detail"] = "its processes took 130 MiB, more than its 100 MiB, of memory: give it more with --mem"
+    job = killed(draft, 15, saved=10, **exceeded)
+    assert (job.outcome, job.unfit_nodes) == (None, ())
+    job = killed(draft, 15, **exceeded)
+    assert (job.outcome, job.last.detail) == (JobState.FAILED, f"exit code 1: {exceeded['detail']}")
+    draft = draft_of(0)
+    assert killed(draft, 5, **exceeded).outcome is JobState.FAILED, "the first attempt"
+    draft = draft_of(0)
+    assert killed(draft, 5, **{**exceeded, "permanent": False}).outcome is None, "the node's, say"
+
+
 def test_a_job_that_gets_further_may_be_killed_as_often_as_it_likes() -> None:
     draft = draft_of(0)
     for number in range(1, 300):
