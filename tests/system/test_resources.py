@@ -34,7 +34,10 @@ def test_a_job_that_takes_too_much_memory_is_ended(cluster: Cluster) -> None:
     cluster.until_state(job, "FAILED", "DONE")
     row = cluster.job(job)
     assert (row["state"], row["cause"]) == ("FAILED", "out of memory")
-    assert "200 MiB" in cluster.cli("why", str(job))
+    why = cluster.cli("why", str(job))
+    assert "200 MiB" in why
+    assert f"hpcdl submit --like {job} --mem SIZE" in why
+    assert cluster.kinds(job).count("StartRequested") == 1, "another attempt would take as much"
 
 
 def test_a_job_whose_time_is_over_has_saved(cluster: Cluster) -> None:

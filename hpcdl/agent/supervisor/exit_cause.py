@@ -91,6 +91,8 @@ _MARK = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\
 _ROOT = re.compile(rb"ChildFailedError:(?s:.*)Root Cause(?s:.*?)exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 """What says so in torchrun's banner, where a LOGLEVEL hides that line."""
 
+_ROOT_RANK = re.compile(rb"Root Cause(?s:.*?)\brank\s*: (\d+)")
+
 _FORCED = re.compile(rb"(?:shutdown process|Unable to shutdown process) (\d+) via")
 
 _LISTED = re.compile(rb"exitcode\s*: (-?\d+) \(pid: (\d+)\)")
@@ -170,8 +172,13 @@ def torchrun_failure(output: bytes) -> RankFailure | None:
     code, pid = next((each for each in failed if each[0] == -signal.SIGKILL), failed[0])
     if code < 0:
         name = signal_name(-code)
-        return RankFailure(None, name, f"{name} ended one of its ranks (process {pid.decode()})")
-    return RankFailure(code, None, cause_line(said, first=True) or SILENT.format(code))
+        detail = f"{name} ended one of its ranks (process {pid.decode()})"
+        # Gloo's threads abort a rank on its way out, with an error of its own.
+        error = cause_line(said, first=True) if name == signal.SIGABRT.name else ""
+        return RankFailure(None, name, error if error and not _only_peers_lost(said) else detail)
+    root = _ROOT_RANK.search(output, last.end())
+    silent = _only_peers_lost(said) and (code != FAILED or (root is not None and not _raised(said, int(root[1]))))
+    return RankFailure(code, None, (not silent and cause_line(said, first=True)) or SILENT.format(code))
 
 
 def output_before_failure(output: bytes) -> bytes:
@@ -244,6 +251,13 @@ def _only_peers_lost(output: bytes) -> bool:
     """Whether ranks failed, and each of them for want of another one."""
     errors = [text for _, text in _errors(_lines(output))]
     return bool(errors) and all(map(_lost_a_peer, errors))
+
+
+def _raised(output: bytes, rank: int) -> bool:
+    """Whether an error is of this rank, or of one that does not say who it is."""
+    lines = _lines(output)
+    prefixes = [_PREFIX.match(lines[place]) for place, _ in _errors(lines)]
+    return any(prefix is None or int(prefix[1]) == rank for prefix in prefixes)
 
 
 def _lost_a_peer(error: str) -> bool:

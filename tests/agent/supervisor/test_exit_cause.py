@@ -239,6 +239,42 @@ NCCL = GLOO.replace(
 )
 
 
+def banner(code: int) -> str:
+    """Torchrun's last words where rank 1 of two failed first."""
+    return f"""E1129 13:46:17 21981 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) \
+local_rank: 1 (pid: 21992) of binary: python
+{TRACEBACK}
+  x
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 21991)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 21992)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "detail"),
+    [
+        (PEER.decode(), 3, "a rank ended with exit code 3 and said nothing"),
+        (PEER.decode(), 1, "a rank ended with exit code 1 and said nothing"),
+        (PEER.decode().replace("[rank0]", "[rank1]"), 1, "RuntimeError: [gloo/transport"),
+        (PEER.decode().replace("[rank0]: ", ""), 1, "RuntimeError: [gloo/transport"),
+        (OWN.decode() + PEER.decode(), -6, "ValueError: "),
+        (PEER.decode(), -6, "SIGABRT ended one of its ranks (process 21992)"),
+        (OWN.decode() + PEER.decode(), -11, "SIGSEGV ended one of its ranks (process 21992)"),
+        ("", 3, "a rank ended with exit code 3 and said nothing"),
+    ],
+)
+def test_the_rank_that_torchrun_saw_fail_first_is_the_cause(said: str, code: int, detail: str) -> None:
+    """Whatever the others said that lost it. Recorded: exits, an error and a signal of rank 1 of two, by gloo."""
+    assert ended(f"{said}{banner(code)}".encode()).detail.startswith(detail)
+
+
 @pytest.mark.parametrize("lost", [GLOO, STORE, NCCL, LOST], ids=["gloo", "TCPStore", "NCCL", "Horovod"])
 def test_a_peer_that_is_lost_is_not_the_cause(lost: str) -> None:
     own = OWN.decode()
