@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from hpcdl.agent.supervisor import node_faults
 from hpcdl.agent.supervisor.output import last_line, printable
+from hpcdl.core.rules import lost_peers
 
 TEXTS = (b"CUDA out of memory", b"OutOfMemoryError", b"RESOURCE_EXHAUSTED")
 
@@ -262,7 +263,7 @@ def _raised(output: bytes, rank: int) -> bool:
 
 def _lost_a_peer(error: str) -> bool:
     """Whether a rank failed for want of another one."""
-    return _PEER.search(error) is not None and not error.startswith(WORKER_GONE)
+    return lost_peers.PEER.search(error) is not None and not error.startswith(WORKER_GONE)
 
 
 def signal_name(number: int) -> str:
@@ -323,17 +324,6 @@ _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 _WORD = re.compile(r"[A-Za-z_]+")
 
-_COLLECTIVE = re.compile(
-    r"gloo|nccl|c10d|tcpstore|Dist(Network|Store|Backend)Error|Horovod|\bMPI_|\bPMIx?\b", re.IGNORECASE
-)
-"""What only ranks say that lost another one, or do not find it."""
-
-_PEER = re.compile(
-    rf"{_COLLECTIVE.pattern}|connection (was likely )?(closed|reset|refused)|broken pipe|peer|rendezvous|socket closed|"
-    "remote (process|server)|failed to connect to all addresses",
-    re.IGNORECASE,
-)
-
 
 class Repeats:
     """Failures of ranks that torchrun starts again whatever they fail of. Times are the supervisor's clock's."""
@@ -364,7 +354,7 @@ class Repeats:
             again = self._killed >= OUTSIDE
             return 1, f"its ranks were ended from outside {OUTSIDE} times in a row {where}" if again else ""
         # A peer that is lost fails the others alike, each time that one is; then the membership is another.
-        means = membership if _PEER.search(failure.detail) else 0
+        means = membership if lost_peers.PEER.search(failure.detail) else 0
         what = (failure.code, failure.signal, means)
         alike = what == self._last and _same_words(failure.detail, self._detail)
         self._alike = self._alike + 1 if alike else 1
@@ -442,7 +432,7 @@ def exit_of(
     oom, detail = oom_kills.verdict(output_before_failure(tail), counts)
     if not detail:
         detail = cause_line(tail) if rank is None else rank.detail
-        if rank is None and code not in (None, FAILED) and _COLLECTIVE.search(detail):
+        if rank is None and code not in (None, FAILED) and lost_peers.COLLECTIVE.search(detail):
             detail = SILENT.format(code)  # a traceback's is another code: this is of the rank that the others lost
     outside = killed if killed in OUTSIDE_SIGNALS and name is None and not ours else None
     # Its program says so, which may be wrong: a closed terminal gives EIO, too. So it may be its user's doing.

@@ -21,7 +21,7 @@ from hpcdl.core.model.incarnation import (
 from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.transitions import FAILURES, UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, has_own_handler
-from hpcdl.core.rules import time_limits
+from hpcdl.core.rules import lost_peers, time_limits
 from hpcdl.core.rules.dependencies import never_why
 from hpcdl.core.rules.unfit_nodes import fails_everywhere, unfit_nodes
 
@@ -192,12 +192,13 @@ def _culprit(parts: Iterable[Part]) -> Part | None:
     """The part whose failure made the others end, or None if no part failed unasked.
 
     The others were ended because of it, or failed for lack of it, so what an agent gave a cause for comes first, then
-    what was killed from outside, then what ended first.
+    what was killed from outside, then what does not say that it lost a peer, then what ended first.
     """
     failed = [part for part in parts if part.ended_by is None and (part.hint or part.code or part.signal)]
 
-    def order(part: Part) -> tuple[bool, bool, float]:
-        return part.hint is None, not killed_from_outside(part), part.exited_at or 0.0
+    def order(part: Part) -> tuple[bool, bool, bool, float]:
+        lost = lost_peers.COLLECTIVE.search(part.detail) is not None
+        return part.hint is None, not killed_from_outside(part), lost, part.exited_at or 0.0
 
     return min(failed, key=order, default=None)
 

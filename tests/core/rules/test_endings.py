@@ -369,6 +369,14 @@ def test_failures_that_differ_end_a_job_that_gets_no_further() -> None:
     assert killed(draft, 23, rules=rules).fruitless == 1
 
 
+def test_a_part_that_lost_a_peer_is_not_to_blame() -> None:
+    """Its launcher may be the faster one to end."""
+    lost = part(code=1, detail="RuntimeError: [gloo/x.cc:553] Connection closed by peer", exited_at=1.0)
+    first = replace(ENDED, node="n2", code=1, detail="ValueError: bad sample", exited_at=2.0)
+    for parts in ((lost, first), (first, lost)):
+        assert cause_of(JOB, incarnation(*parts)) == (Cause.USER_ERROR, "exit code 1: ValueError: bad sample")
+
+
 def test_a_memory_limit_of_its_own_is_not_tried_alike() -> None:
     """Where it got further, its memory leaks perhaps: it goes on from there. Else the next attempt ends there, too."""
     exceeded: Any = {"signal": None, "code": 1, "hint": Cause.OUT_OF_MEMORY, "permanent": True}
