@@ -25,7 +25,7 @@ from hpcdl.agent.orphans import Remains
 from hpcdl.agent.rendezvous import Port, check_meeting_point
 from hpcdl.agent.report_log import Key, boottime
 from hpcdl.agent.shell import ShellTarget, place
-from hpcdl.agent.start_request import StartRefusal, indices_of, make_start
+from hpcdl.agent.start_request import StartRefusal, indices_of, make_start, resume_variable
 from hpcdl.agent.supervisor.node_faults import MOUNT
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, RESCALES, TORCHRUN
@@ -364,7 +364,8 @@ class AgentPart:
         try:
             nodes = self._grant.take(message)
             await self._grant.hold()
-            self._ask("open", None, gpu_env=self._grant.environment(nodes, self._cpus))
+            gpu_env = self._grant.environment(nodes, self._cpus) | resume_variable(message)
+            self._ask("open", None, gpu_env=gpu_env)
         except StartRefusal as refusal:
             self._give_up(str(refusal))
 
@@ -488,7 +489,7 @@ class AgentPart:
             else:
                 nodes = self._grant.take(self._order)
                 await self._grant.hold()
-                gpu_env = self._grant.environment(nodes, self._cpus)
+                gpu_env = self._grant.environment(nodes, self._cpus) | resume_variable(self._order)
             formed = None
             if self._rescales.kind == TORCHRUN:
                 formed = await self._membership()

@@ -19,7 +19,7 @@ from hpcdl.agent.library import with_library
 from hpcdl.agent.rendezvous import group_environment
 from hpcdl.agent.steps.layout import filled
 from hpcdl.agent.supervisor.packets import RescalePacket
-from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
+from hpcdl.agent.supervisor.start_file import IN_PROCESS, SAVED_STEP, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
 from hpcdl.core.model.arrays import variables
 from hpcdl.core.model.commands import Request
@@ -47,6 +47,11 @@ def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:
     """This node's GPUs in the request; none where it names none."""
     placement = message.request.placement
     return () if placement is None else next((share.gpus for share in placement.shares if share.node == node), ())
+
+
+def resume_variable(message: RequestMessage) -> dict[str, str]:
+    """The variable that says that the attempt is not to begin at step 0."""
+    return {} if message.saved_step is None else {SAVED_STEP: str(message.saved_step)}
 
 
 def make_start(

@@ -183,7 +183,7 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint, detail = Cause.PREEMPTED, "killed by a preemption test"
     elif record.get("oom") is True:
         hint = Cause.OUT_OF_MEMORY
-    elif record.get("stale") is True:
+    elif record.get("missing") is not None or record.get("stale") is True:
         hint = Cause.INFRASTRUCTURE
     elif record.get("still") is True:
         hint = Cause.STALLED

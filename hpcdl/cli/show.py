@@ -124,6 +124,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
             ("step", step_text(row)),
             ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
+            ("resumed", setback_text(row)),
             ("checkpoints", checkpoints_text(row)),
             ("continues from", str(spec.get("continue_from") or "")),
             ("ETA", "" if row.get("eta_s") is None else duration_text(row["eta_s"])),
@@ -336,6 +337,17 @@ def git_text(spec: Row) -> str:
     branch = f" on {found['branch']}" if found.get("branch") else ""
     changed = {True: ", with changed files", None: ", changed files not looked for in time"}.get(found.get("dirty"), "")
     return f"{found['commit'][:12]}{branch}{changed}"
+
+
+def setback_text(row: Row) -> str:
+    """How an attempt went on behind what was saved; "" where none did."""
+    found: Row = row.get("setback") or {}
+    if not found:
+        return ""
+    from hpcdl.core.model.world import by_attempt  # late, as below
+
+    by = by_attempt(found["saved_by"])
+    return f"attempt {found['attempt']} at {found['step']}; {found['saved']} was saved{by}"
 
 
 def checkpoints_text(row: Row) -> str:

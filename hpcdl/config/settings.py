@@ -98,6 +98,7 @@ class Config:
     poison_limit_infrastructure: int = _whole(50, 1, 1000, "failures")
     retry_pause_s: float = _seconds(1.0, 0)
     retry_pause_max_s: float = _seconds(30.0, 0)
+    hold_missing_checkpoint: bool = _switch(True)
     max_jobs_a_submit: int = _whole(10_000, 1, 1_000_000, "jobs")
     stall_s: float | None = _seconds(None, 0, 30 * _DAY)
     avoid_s: float = _seconds(3600.0, 0)

@@ -23,6 +23,7 @@ from hpcdl.core.model.events import Event, Exited, GpusFreed
 from hpcdl.core.model.frozen import CodecError
 from hpcdl.core.model.world import World, beginning_of, folder_within
 from hpcdl.core.rules.interruptions import mean_time_between_s
+from hpcdl.core.rules.resumes import required_step
 from hpcdl.core.rules.stalls import LEAST_S
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.message_socket import MessageSocket
@@ -65,6 +66,7 @@ class HubSettings:
     home: Path
     lease_s: float  # an agent that has not heard of a daemon for so long ends its trainers
     interval_s: float  # between two heartbeats
+    hold_missing: bool = True  # a job that had saved does not begin at step 0
 
 
 class Hub:
@@ -231,17 +233,28 @@ class Hub:
     def _message(self, request: Request) -> msg.RequestMessage:
         world = self._loop.world
         job = world.jobs[request.job]
+        attempt = job.incarnation(request.incarnation)
+        joins = attempt is not None and attempt.progress is not None  # a training that runs, whose state it takes over
+        saved_step = required_step(job) if self._settings.hold_missing and not joins else None
         if request.kind != "start":
-            return msg.RequestMessage(world.fence, request)
+            return msg.RequestMessage(world.fence, request, saved_step=saved_step)
         home = self._settings.home
         folder = job.spec.checkpoint_dir or str(home / "checkpoints" / str(job.id))
         folder = folder_within(folder, beginning_of(world, job))
         path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
         between_s = mean_time_between_s(world, job, self._loop.now())
-        live = job.incarnation(request.incarnation)
-        nonces = ("" if live is None else live.nonce, job.nonces)
+        nonces = ("" if attempt is None else attempt.nonce, job.nonces)
         return msg.RequestMessage(
-            world.fence, request, job.spec, str(path), folder, job.identity, between_s, job.costs.save_s, *nonces
+            world.fence,
+            request,
+            job.spec,
+            str(path),
+            folder,
+            job.identity,
+            between_s,
+            job.costs.save_s,
+            *nonces,
+            saved_step=saved_step,
         )
 
     async def _run(self, connection: _AgentConnection) -> None:

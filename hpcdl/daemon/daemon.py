@@ -251,7 +251,13 @@ class Daemon:
             telemetry.heard(node, heartbeat)
             self.series.heard(node, heartbeat)
 
-        settings = HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.heartbeat)
+        settings = HubSettings(
+            self.identity.instance,
+            self.home,
+            self.config.agent_lease_s,
+            self.config.heartbeat,
+            self.config.hold_missing_checkpoint,
+        )
         self.hub = Hub(self.loop, settings, heard)
         self._changes = changes
         self.batching = self._make_batching()

@@ -46,6 +46,15 @@ class Work:
     """Of the training that is lost."""
     ended: ev.IncarnationEnded | None = None
 
+    def forget_after(self, step: int, at: float) -> None:
+        """Takes in that the training goes on from `step`: what was trained and saved beyond it is lost."""
+        durable = max((saved for _, saved in self.saves), default=0)
+        if durable <= step:
+            return
+        self.lost.append((_durable(self, step), at))
+        self.lost_steps += durable - max(step, self.began or 0)
+        self.saves = [(done, saved) for done, saved in self.saves if saved <= step]
+
     def reached(self, step: int) -> None:
         """Takes in that it has come to this step."""
         self.gained = self.gained or step > (self.began or 0)
@@ -131,6 +140,10 @@ class AccountEvents:
             case ev.TrainerReady():
                 work = self._work(event)
                 work.began = event.step if work.began is None else work.began
+            case ev.ResumedBehind():
+                for (job, number), earlier in self.work.items():
+                    if job == event.job and number <= event.incarnation:
+                        earlier.forget_after(event.step, at)
             case ev.SuspendRequested():
                 self.asked.append((at, event.job, event.purpose.value))
             case ev.IncarnationEnded():

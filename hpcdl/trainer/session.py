@@ -289,8 +289,12 @@ class Session:
             raise RuntimeError(ONE_TRAINING)
 
     def ready(self, step: int) -> None:
-        """The training loop begins with `step` steps done. Raises RuntimeError where one was completed before."""
+        """The training loop begins with `step` steps done. Raises RuntimeError where one was completed before;
+        SystemExit (65) at step 0 where the job had saved: its user is asked."""
         self.require_first_training()
+        if int(step) == 0:
+            found = "" if self._durable is None else f", though it resumed from {self._durable.path}"
+            self._require_checkpoint(f"its script begins at step 0{found}")
         self._loops = True
         self.send("ready", step=int(step))
 
@@ -429,13 +433,15 @@ class Session:
     def resume(self, before: Checkpoint | None = None) -> Checkpoint | None:
         """The best checkpoint that is whole, or None to begin at step 0. If it turns out not to load, pass it as
         `before` and get the one before it. It is read, and one that is not what was written is set aside and not given.
-        Raises StaleIncarnation; DamagedCheckpoints where there are some, and none is whole; RuntimeError where this
-        process has completed a training."""
+        Raises StaleIncarnation; DamagedCheckpoints where there are some, and none is whole; SystemExit (65) where there
+        is none, and the job had saved; RuntimeError where this process has completed a training."""
         self.require_first_training()
         if self.checkpoint_dir is None:
             return None
         if self.inside:
             checkpoints.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
+        if before is not None and self.writer:
+            self.send("damaged", step=before.step, path=str(before.path), why="it does not load")
         folders = [each for each in (self._local, self.checkpoint_dir) if each is not None]
         marked = [each for folder in folders for each in checkpoints.marked(folder, self._only)]
         for found in sorted(marked, key=lambda each: each.order, reverse=True):  # of two the same, this node's first
@@ -452,7 +458,17 @@ class Session:
                 log.error("%s", error)
                 self.send("damaged", step=None, path="", why=str(error)[:2000])
                 raise error
+        if before is None:
+            self._require_checkpoint(f"no checkpoint that can be used was found in {self.checkpoint_dir}")
         return None
+
+    def _require_checkpoint(self, why: str) -> None:
+        """Ends the trainer, which would begin at step 0, where the job had saved: that must be its user's wish."""
+        saved = self._environ.get("HPCDL_SAVED_STEP", "") if self.inside and self.writer else ""
+        if saved.isdigit():
+            log.error("%s, and step %s was saved: nothing is trained before hpcdl resume %s", why, saved, self.job)
+            self.send("missing", step=int(saved), why=why[:1000])
+            raise SystemExit(os.EX_DATAERR)
 
     def is_complete(self, found: Checkpoint | None, limits: Limits) -> bool:
         """Whether that checkpoint is the last of this job's training, and these limits leave nothing to train."""
@@ -480,6 +496,8 @@ class Session:
             return False  # another rank has set it aside
         except OSError as error:
             log.warning("the checkpoint %s cannot be read, and is left out: %s", found.path, error)
+            if self.rank == 0:
+                self.send("damaged", step=found.step, path=str(found.path), why=f"it cannot be read: {error}"[:1000])
             return False
         log.warning("the checkpoint %s is damaged (%s): it is kept as %s, and not used", found.path.name, why, where)
         self.send("damaged", step=found.step, path=str(where), why=why[:1000])

@@ -114,7 +114,8 @@ class RequestMessage(Struct, frozen=True):
     """Daemon: do this. `spec`, `log`, `checkpoint_dir` and the job's `identity` ("": none) come with a start. Refused
     below the highest fence seen. `between_s`: how long its attempts run on average, `save_s`: what its last checkpoint
     took; None: not known. `nonce`: of the start, "" where it has none; `nonces`: of the job's starts that the ledger
-    knows."""
+    knows. `saved_step`, with a start or an opening: it was saved, and the attempt is not to begin at step 0; None: it
+    may."""
 
     fence: int
     request: Request
@@ -126,6 +127,7 @@ class RequestMessage(Struct, frozen=True):
     save_s: float | None = None
     nonce: str = ""
     nonces: tuple[str, ...] = ()
+    saved_step: int | None = None
 
 
 @_message("taken")

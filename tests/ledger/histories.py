@@ -103,6 +103,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
                 job, number, Placement(tuple(Share(node, (3,)) for node in sorted(incarnation.nodes)))
             )
             yield ev.PreemptRequested(job, number)
+            yield ev.ResumedBehind(job, number, 3, 9, 1, ("step 9: x; it is kept as /c/damaged-9",))
             yield ce.JobStalled(job, number, NOW, "no step", 7, True)
             yield ce.StallOver(job, number)
             yield ev.SuspendRequested(job, number, Purpose.RESCALE, 5.0)
@@ -158,6 +159,7 @@ _CHOSEN: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
     (ev.OpenRequested, TRAIN),
     (ev.Attached, TRAIN),
     (ev.TrainerReady, TRAIN),
+    (ev.ResumedBehind, TRAIN),
     (ev.Progressed, TRAIN),
     (ev.Saved, TRAIN),
     (ev.CheckpointDamaged, TRAIN),

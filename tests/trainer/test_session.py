@@ -352,3 +352,35 @@ def test_attaching_imports_no_framework(tmp_path: Path) -> None:
         assert parent.end(child) == 0
         assert child.stdout is not None
         assert child.stdout.read().strip() == "[] {'trainer'}"
+
+
+@pytest.mark.parametrize("how", ["away", "others'", "no step"])
+def test_it_does_not_begin_at_step_0_where_it_had_saved(tmp_path: Path, how: str) -> None:
+    """Nothing is trained and nothing written; the supervisor hears why."""
+    folder = tmp_path / "ckpt"
+    script, wanted = plain(tmp_path), f"no checkpoint that can be used was found in {folder}"
+    if how == "others'":
+        with supervisor(tmp_path / "run0", folder) as parent:
+            assert parent.end(parent.start(plain(tmp_path), 1, HPCDL_IDENTITY="other")) == 0
+    elif how == "no step":
+        script = ["-c", "import hpcdl.trainer as h; h.attach(); h.ready(0); print('trains', flush=True)"]
+        wanted = "its script begins at step 0"
+    before = sorted(folder.glob("*"))
+    (tmp_path / "out.json").unlink(missing_ok=True)
+    env = {"HPCDL_SAVED_STEP": "40", "HPCDL_IDENTITY": "mine"}
+    with supervisor(tmp_path / "run", folder) as parent:
+        child = parent.start(script, 2, **env)
+        assert parent.end(child) == os.EX_DATAERR
+        assert [(each["step"], each["why"]) for each in parent.of("missing")] == [(40, wanted)]
+        assert parent.kinds() == ["attach", "missing"]
+        assert child.stdout is not None
+        assert "trains" not in child.stdout.read().splitlines()
+    assert sorted(folder.glob("*")) == before
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_another_rank_than_the_writer_may_find_nothing(tmp_path: Path) -> None:
+    script = ["-c", "import hpcdl.trainer as h; h.attach(); assert h.resume() is None; h.ready(0)"]
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start(script, 2, HPCDL_SAVED_STEP="40", RANK="1")) == 0
+        assert parent.kinds() == ["attach", "ready"]

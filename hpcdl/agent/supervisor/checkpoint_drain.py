@@ -72,6 +72,17 @@ class CheckpointDrain:
                 if now - each.lstat().st_mtime > OLD_S:
                     shutil.rmtree(each, ignore_errors=True)
 
+    def any_checkpoint(self) -> bool:
+        """Whether one is there, here or in the shared folder: whole or damaged, and whosever it is, the trainer or the
+        claim says. True where that cannot be known."""
+        from hpcdl.trainer import checkpoints  # here, so that first attempts without this tier start fast
+
+        folders = [self._shared, *([self._local] if self._start.local_checkpoint_dir else [])]
+        try:
+            return any(checkpoints.marked(each) or checkpoints.aside(each) for each in folders)
+        except OSError:
+            return True
+
     def claimed(self) -> None:
         """The checkpoint folder is this attempt's: what an earlier one left on this node may be drained."""
         self._claimed = self._wanted = True

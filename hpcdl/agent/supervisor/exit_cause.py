@@ -393,7 +393,8 @@ class Exit:
     the first one. `repeats`: so many times its ranks had failed alike, with nothing gained between. `node_fault`: its
     node failed it, and another may not; `permanent`: no other attempt on that node does better, nor elsewhere where it
     is `oom`: the limit is its own. `still`: it was ended since its script's end stood still. `claimed`: the number of
-    the attempt that has the checkpoint folder, where this one was not started for that."""
+    the attempt that has the checkpoint folder, where this one was not started for that. `missing`: a step that was
+    saved, where it would have begun at step 0."""
 
     code: int | None
     signal: str | None = None
@@ -406,6 +407,7 @@ class Exit:
     permanent: bool = False
     still: bool = False
     claimed: int = 0
+    missing: int | None = None
 
     @property
     def fields(self) -> dict[str, object]:

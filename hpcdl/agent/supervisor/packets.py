@@ -155,6 +155,14 @@ class DamagedPacket(FromRank):
 
 
 @dataclass(frozen=True, slots=True)
+class MissingPacket(FromRank):
+    """It would begin at step 0, and `step` was saved: it ends."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class DonePacket(FromRank):
     """Its training is complete."""
 
@@ -269,6 +277,7 @@ _KINDS: dict[str, type[Packet]] = {
     "saved": SavedPacket,
     "save_failed": SaveFailedPacket,
     "damaged": DamagedPacket,
+    "missing": MissingPacket,
     "done": DonePacket,
     "left": LeftPacket,
     "join": JoinPacket,

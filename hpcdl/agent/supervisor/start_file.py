@@ -33,6 +33,7 @@ PRESETS: Mapping[str, signal.Signals | None] = {
     "SIGUSR2": signal.SIGUSR2,
     "none": None,
 }
+SAVED_STEP = "HPCDL_SAVED_STEP"
 TORCHRUN, IN_PROCESS = "torchrun", "in-process"
 RESCALES = ("restart", TORCHRUN, IN_PROCESS)
 NO_GPUS: Mapping[str, str] = {

@@ -30,7 +30,7 @@ from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
 from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
 from hpcdl.agent.supervisor.script_end import Lingering, Teardown
 from hpcdl.agent.supervisor.side_channel import NAME, Listener, RunningClock, SideChannelClient, Wakeup
-from hpcdl.agent.supervisor.start_file import START_FILE, BadStart, Start, read_start
+from hpcdl.agent.supervisor.start_file import SAVED_STEP, START_FILE, BadStart, Start, read_start
 from hpcdl.agent.supervisor.termination import ABSENCE, DONE, END, LEAVE, SUSPEND, Termination
 from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
@@ -221,7 +221,7 @@ class Supervisor:
         return start
 
     def _begin(self) -> None:
-        if not self._open_files() or (not self._start.gate and not self._claim()):
+        if not self._open_files() or (not self._start.gate and not self._claim(self._start.gpu_env or {})):
             self._finish()
             return
         environment = self._start.environment(os.path.join(self._path, NAME))
@@ -259,11 +259,16 @@ class Supervisor:
             os.umask(ours)
         return True
 
-    def _claim(self) -> bool:
+    def _claim(self, gpu_env: Mapping[str, str]) -> bool:
         """Write the claim, if there is a checkpoint folder; False, and why in `_failure`, if we must not go on."""
         start, directory = self._start, self._start.checkpoint_dir
         if directory is None:
             return True
+        saved = gpu_env.get(SAVED_STEP)
+        if saved is not None and gpu_env.get("HPCDL_NODE_RANK", "0") == "0" and not self._drain.any_checkpoint():
+            why = f"no checkpoint was found in {directory}"
+            self._failure = Exit(os.EX_DATAERR, detail=why, missing=int(saved))
+            return False
         try:
             owner = (start.job, start.incarnation, start.tag, start.identity, start.continue_from)
             note = write_claim(directory, *owner, supervisor_here(start.node), start.nonce, start.nonces)
@@ -288,7 +293,7 @@ class Supervisor:
     def _open(self, gpu_env: Mapping[str, str]) -> None:
         if not self._start.gate or self._gpu_env is not None or self._closing.ended_by or self._failure:
             return
-        if not self._claim():
+        if not self._claim(gpu_env):
             self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
             return
         if self._beat is not None:
@@ -439,6 +444,8 @@ class Supervisor:
                 self._unloadable = packet.why
             case packets.DamagedPacket():
                 self._record("damaged", step=packet.step, path=packet.path, why=packet.why)
+            case packets.MissingPacket():
+                self._give_up(Exit(os.EX_DATAERR, detail=packet.why, missing=packet.step))
             case packets.DonePacket():
                 self._reached(packet.step)
                 self._lingering.said_done(self._step or 0, self._clock.now(), self._trainer.writes(rank))

@@ -38,7 +38,10 @@ from hpcdl.core.model.incarnation import (
 )
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
-from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Verdict, World
+from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Setback, Verdict, World
+
+DAMAGED_KEPT = 4
+"""Checkpoints that an attempt passed over which are named: a folder has two."""
 
 NONCES = 64
 """Of so many starts of a job the nonces are kept. Whoever claims its checkpoint folder later does not meet an earlier
@@ -219,7 +222,6 @@ def _attached(world: World, event: ev.Attached, at: float) -> None:
     during=(RUNNING, SAVING),
     writes=("jobs", "observed"),
     decides=Decision.NONE,
-    notifies=NoticeKind.DAMAGE,  # where it starts over
 )
 def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = step_of(world, event)
@@ -229,6 +231,14 @@ def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
         end_at = _end_at(job, incarnation, event.step, at)
         incarnation = changed(incarnation, progress=TrainingProgress(at, event.step, at, event.step), end_at=end_at)
     _put_trained(world, job, ob.began(incarnation, at), changed(job.progress, step=event.step))
+
+
+@effect(ev.ResumedBehind, during=(RUNNING, SAVING), decides=Decision.NONE, notifies=NoticeKind.DAMAGE)
+def _resumed_behind(world: World, event: ev.ResumedBehind, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    setback = Setback(event.incarnation, event.step, event.saved, event.saved_by, event.damaged)
+    progress = changed(job.progress, saved_step=event.step or None)
+    put(world, job, incarnation, progress=progress, saved_by=0, setback=setback, checkpoint_missing=False)
 
 
 @effect(ev.Reformed, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.CARRY_ON)
@@ -349,6 +359,7 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         older=event.older,
         permanent=event.permanent,
         node_fault=event.node_fault,
+        missing=event.missing,
         exited_at=at,
         # At the gate no GPU is held, so the end of the processes is all there is to wait for.
         freed=incarnation.placement is None,
@@ -376,9 +387,11 @@ def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
     put_without_gone_parts(world, job, put_part(incarnation, changed(part, freed=True)), at)
 
 
-@effect(ev.CheckpointDamaged, during=(RUNNING, SAVING), writes=(), notifies=NoticeKind.DAMAGE)
+@effect(ev.CheckpointDamaged, during=(RUNNING, SAVING), notifies=NoticeKind.DAMAGE)
 def _checkpoint_damaged(world: World, event: ev.CheckpointDamaged, at: float) -> None:
-    step_of(world, event)
+    job, incarnation = step_of(world, event)
+    damaged = (*incarnation.damaged, f"step {event.step}: {event.why}; it is kept as {event.path}")
+    put(world, job, changed(incarnation, damaged=damaged[-DAMAGED_KEPT:]))
 
 
 @effect(ev.Noted, during=(GATED, RUNNING, SAVING), writes=(), decides=Decision.NONE)
@@ -418,6 +431,8 @@ def _gpus_idle(world: World, event: ev.GpusIdle, at: float) -> None:
 
 
 def _interruption_notified(event: ev.IncarnationEnded) -> NoticeKind | None:
+    if event.hold and event.missing is not None:
+        return NoticeKind.DAMAGE
     if event.hold:
         return NoticeKind.POISON
     lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
@@ -468,6 +483,8 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         held=job.held or bool(event.hold),
         held_after=event.hold or job.held_after,
         ends_cut=job.ends_cut + 1 if incarnation.end_at is not None else 0 if incarnation.steps else job.ends_cut,
+        saved_by=event.saved_by,
+        checkpoint_missing=job.checkpoint_missing or event.missing is not None,
     )
 
 

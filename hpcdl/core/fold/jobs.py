@@ -128,6 +128,9 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         unfit_nodes=(),
         held_after="",
         ends_cut=0,
+        saved_by=0 if anew else job.saved_by,
+        setback=None if anew else job.setback,
+        checkpoint_missing=False,
     )
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None

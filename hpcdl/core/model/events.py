@@ -345,7 +345,9 @@ class TrainingDone(Report, frozen=True):
 
 
 class CheckpointDamaged(Report, frozen=True):
-    """The checkpoint of `step` is not what was written: it was set aside at `path`, and the one before is used."""
+    """The checkpoint of `step` is not what was written, or does not load: it is kept at `path`, and the one before is
+    used.
+    """
 
     step: int = 0
     path: str = ""
@@ -381,6 +383,8 @@ class Exited(Report, frozen=True):
     by_itself: bool = False
     claimed: int = 0
     """The number of the attempt that had claimed the checkpoint folder, where it was not started for that."""
+    missing: int | None = None
+    """It ended before its first step: it would have begun at step 0, and this step was saved."""
 
 
 class GpusFreed(Report, frozen=True):
@@ -403,6 +407,18 @@ class Throttled(Report, frozen=True):
 
 
 # --- incarnations: what is concluded ----------------------------------------------------------------------------------
+
+
+class ResumedBehind(IncarnationEvent, frozen=True):
+    """Its training goes on from `step`, and a later one, `saved`, was durable: from here on `step` is what counts.
+
+    `saved_by`: the attempt that saved that, 0: not known. `damaged`: the checkpoints that it passed over, in words.
+    """
+
+    step: int
+    saved: int
+    saved_by: int = 0
+    damaged: tuple[str, ...] = ()
 
 
 class JobStalled(IncarnationEvent, frozen=True):
@@ -448,7 +464,8 @@ class IncarnationEnded(IncarnationEvent, frozen=True):
     `final`: what the job becomes once nothing of it is left, or None: it goes on. `fruitless`: so many of its attempts
     in a row, with this one, failed by no error of its program's and got no further. `unfit_nodes`: those that failed
     it, as their agents said, since it last began on any; `perhaps_own`: by what may be its user's doing. `hold`: it is
-    held from here on, and after what; "": it is not.
+    held from here on, and after what; "": it is not. `saved_by`: the attempt that saved last, 0: not known. `missing`:
+    as in Exited.
     """
 
     cause: Cause
@@ -463,6 +480,8 @@ class IncarnationEnded(IncarnationEvent, frozen=True):
     unfit_nodes: tuple[str, ...] = ()
     hold: str = ""
     perhaps_own: bool = False
+    saved_by: int = 0
+    missing: int | None = None
 
     @property
     def signature(self) -> str:

@@ -138,6 +138,7 @@ class Part:
     older: str = ""  # the newest checkpoint that its program wrote before; "": none was seen
     permanent: bool = False  # another start comes no further there, as its agent knows
     node_fault: bool = False  # its node failed it, as its agent knows: another one may not
+    missing: int | None = None  # a step that was saved, and it would have begun at step 0; None: nothing is missing
 
     @property
     def gone(self) -> bool:
@@ -284,6 +285,7 @@ class Incarnation:
 
     last_rescale: InPlaceRescale | None = None  # None before the first one
     idle_noted: bool = False  # GPUs that it leaves idle were recorded
+    damaged: tuple[str, ...] = ()  # checkpoints that it passed over, in words
     throttle: Throttle | None = None  # of a background; None: nobody's slowdown holds it up
     nonce: str = ""  # random, of its start; "" of those of earlier versions
 

@@ -25,7 +25,10 @@ PASSED = "passed"
 """The cause of a notice about a deadline that is over."""
 
 LOST = "lost"
-"""The cause of a notice about a checkpoint that a job did not find, so that it began at step 0."""
+"""The cause of a notice about a checkpoint that a job did not find, so that it begins at step 0, or is held there."""
+
+BEHIND = "behind"
+"""The cause of a notice about a job that goes on behind what was saved."""
 
 
 class NoticeKind(StrEnum):
@@ -137,6 +140,10 @@ def rules_of(destinations: str | None, kinds: str) -> NoticeRules:
     return NoticeRules(to, frozenset(each.strip() for each in kinds.split(",") if each.strip()))
 
 
+_FOUND = {LOST: "found no checkpoint", BEHIND: "found an older checkpoint"}
+"""What a notice about damage says of a job, by its cause; what is not here is a checkpoint that is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """One notification. State, cause and detail are as they were when it happened."""
@@ -158,7 +165,7 @@ class Notice:
         about = f"job {self.job} ({self.name})" if self.job else self.name
         state = {
             NoticeKind.STALL: "makes no progress",
-            NoticeKind.DAMAGE: "found no checkpoint" if self.cause == LOST else "found a damaged checkpoint",
+            NoticeKind.DAMAGE: _FOUND.get(self.cause, "found a damaged checkpoint"),
             NoticeKind.IDLE: "leaves GPUs idle",
             NoticeKind.PREEMPTION: f"was interrupted ({self.cause})",
             NoticeKind.DEADLINE: f"{'has missed' if self.cause == PASSED else 'is likely to miss'} its deadline",

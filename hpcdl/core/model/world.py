@@ -74,6 +74,27 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Setback:
+    """An attempt that went on behind what was saved."""
+
+    attempt: int
+    step: int  # from which it went on
+    saved: int  # the step that was durable
+    saved_by: int = 0  # the attempt that saved it; 0: not known
+    damaged: tuple[str, ...] = ()  # the checkpoints that it passed over, in words
+
+    @property
+    def text(self) -> str:
+        """In words: `resumed at 3379; 3994 was saved by attempt 4`."""
+        return f"resumed at {self.step}; {self.saved} was saved{by_attempt(self.saved_by)}"
+
+
+def by_attempt(number: int) -> str:
+    """Who saved, to follow `was saved`; "" where that is not known."""
+    return f" by attempt {number}" if number else ""
+
+
+@dataclass(frozen=True, slots=True)
 class FailureHistory:
     """How often a job failed; by this its retries and pauses are decided (`rules.endings`)."""
 
@@ -151,6 +172,9 @@ class Job:
     held_after: str = ""  # after what it is held, failures that were not its program's say; "": its user did that
     ends_cut: int = 0  # attempts in a row that were ended at the end of its script, after the last step
     nonces: tuple[str, ...] = ()  # of its last starts, the newest last
+    saved_by: int = 0  # the attempt that saved last of those that are over; 0: not known
+    setback: Setback | None = None  # the last one; None: each attempt went on from what was saved
+    checkpoint_missing: bool = False  # it is held at step 0, though it had saved; released, it may begin there
 
     @property
     def identity(self) -> str:
@@ -456,6 +480,8 @@ def lifts_hold(job: Job) -> str:
 def held_text(job: Job) -> str:
     """By whom or after what a held job is held, and how it goes on."""
     verb = f"hpcdl {lifts_hold(job)} {job.id}"
+    if job.held_after and job.checkpoint_missing:
+        return f"held before step 0: {job.held_after}: put its checkpoints back, or let it begin anew: {verb}"
     return f"held after {job.held_after}: {verb} tries again" if job.held_after else f"held by its user: {verb}"
 
 

@@ -23,6 +23,7 @@ from hpcdl.core.model.transitions import FAILURES, UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, has_own_handler
 from hpcdl.core.rules import lost_peers, time_limits
 from hpcdl.core.rules.dependencies import never_why
+from hpcdl.core.rules.resumes import missing_text
 from hpcdl.core.rules.unfit_nodes import fails_everywhere, unfit_nodes
 
 NOT_RUN = (126, 127)
@@ -231,8 +232,11 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
     unfit = unfit_nodes(job, incarnation)
     lasting = any(part.permanent for part in incarnation.parts)
     fruitless = _fruitless(job, incarnation, cause)
-    perhaps_own = lasting or any(part.code == STALE_EXIT and part.signal is None for part in incarnation.parts)
-    event = structs.replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=perhaps_own)
+    missing = next((part for part in incarnation.parts if part.missing is not None), None)
+    perhaps_own = missing is not None or lasting
+    perhaps_own |= any(part.code == STALE_EXIT and part.signal is None for part in incarnation.parts)
+    saved_by = job.saved_by if incarnation.checkpoint is None else incarnation.number
+    event = structs.replace(event, fruitless=fruitless, unfit_nodes=unfit, perhaps_own=perhaps_own, saved_by=saved_by)
     again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))
@@ -247,7 +251,11 @@ def _incarnation_ended(world: World, job: Job, incarnation: Incarnation, now: fl
         final, why = JobState.FAILED, detail  # its own limit, which another attempt exceeds at the same place
     ends = again if incarnation.end_at is not None else 0
     hold = "" if final is not None or permanent else _hold(event, again, ends, rules)
-    return structs.replace(event, final=final, final_detail=why, hold=hold)
+    event = structs.replace(event, final=final, final_detail=why, hold=hold)
+    if final is None and missing is not None and missing.missing is not None:
+        hold = missing_text(missing.detail, missing.missing, saved_by)
+        event = structs.replace(event, hold=hold, missing=missing.missing)
+    return event
 
 
 def _fruitless(job: Job, incarnation: Incarnation, cause: Cause) -> int:

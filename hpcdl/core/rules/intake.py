@@ -19,7 +19,7 @@ from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
 from hpcdl.core.model.units import one_of, seconds_text
 from hpcdl.core.model.world import Job, JobState, World
-from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention, time_limits, unfit_nodes
+from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, resumes, retention, time_limits, unfit_nodes
 from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.core.rules.gpu_memory import gpu_memory_events
@@ -102,9 +102,13 @@ class Intake:
         """Adds the event, and what follows from it at once: notifications, what is excluded and left because of it."""
         before = self.draft.world.jobs.get(event.job) if isinstance(event, ev.TrainerReady) else None
         self.draft.add(event, self.now if at is None else at)
-        for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices, before):
+        for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices):
             self.draft.add(notice, self.now)
-        if isinstance(event, ev.GpuAvoided):
+        if isinstance(event, ev.TrainerReady) and before is not None:
+            behind = resumes.resumed_behind(before, event)
+            if behind is not None:
+                self._add(behind)
+        elif isinstance(event, ev.GpuAvoided):
             for preempt in list(quarantine.moved(self.draft.world, event)):
                 self._add(preempt)
         elif isinstance(event, ev.IncarnationEnded):

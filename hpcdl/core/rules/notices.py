@@ -8,17 +8,15 @@ from collections.abc import Iterable, Iterator
 from hpcdl.core.fold.effect import EFFECTS
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused, DropNotice, NoticesNotTaken, NoticesTaken, RetryNotices
-from hpcdl.core.model.notice import LOST, PASSED, NoticeKind, NoticeRules, redacted
+from hpcdl.core.model.notice import BEHIND, LOST, PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
-from hpcdl.core.model.world import Job, JobState, World, has_own_handler, held_text
+from hpcdl.core.model.world import Job, JobState, World, by_attempt, has_own_handler, held_text
 from hpcdl.core.rules.deadlines import deadline_text
 from hpcdl.core.rules.idle_gpus import idle_text
 
 
-def notices_of(
-    world: World, event: ev.Event, now: float, rules: NoticeRules, before: Job | None = None
-) -> Iterator[ev.NoticeDue]:
-    """The notice of an event that is in `world` already, if anybody wants one. `before`: its job without it."""
+def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ev.NoticeDue]:
+    """The notice of an event that is in `world` already, if anybody wants one."""
     what = EFFECTS[type(event)].notifies(event)
     if what is None or what not in rules.kinds:
         return
@@ -30,8 +28,6 @@ def notices_of(
             yield ev.NoticeDue(world.next_notice, what, 0, name, rules.destinations, "avoided", "", event.reason)
         return
     job = world.jobs[event.job]  # type: ignore[attr-defined]
-    if isinstance(event, ev.TrainerReady) and not (_begins(before) and _starts_over(job)):
-        return
     destinations = job.spec.notify or rules.destinations
     if not destinations:
         return
@@ -40,30 +36,13 @@ def notices_of(
     yield ev.NoticeDue(world.next_notice, what, job.id, job.spec.name, destinations, state, cause, detail)
 
 
-def _begins(before: Job | None) -> bool:
-    """Whether a loop that is ready is the first of its attempt: a launcher that starts the ranks again says
-    nothing new. Ranks that are rescaled in place form their first membership just before."""
-    running = None if before is None else before.running
-    if running is None or running.progress is None:
-        return True
-    formed = bool(running.members) and running.last_rescale is None
-    return formed and running.progress.at == running.progress.ready_at
-
-
-def _starts_over(job: Job) -> bool:
-    """Whether its loop began at step 0 though a step was saved: its folder is away, or its script restores no step."""
-    running = job.running
-    began_anew = running is not None and running.checkpoint is None and job.progress.step == 0
-    return began_anew and bool(job.progress.saved_step)
-
-
 def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
     if isinstance(event, ev.JobEnded):
         late = job.spec.deadline is not None and event.state is JobState.DONE and now > job.spec.deadline
         cause = "" if job.last.cause is None else str(job.last.cause)
         return cause, event.detail or ("after its deadline" if late else "")
     if isinstance(event, ev.IncarnationEnded) and event.hold:
-        return str(event.cause), held_text(job)
+        return str(event.cause) if event.missing is None else LOST, held_text(job)
     if isinstance(event, ev.IncarnationEnded):
         own = "it starts over" if job.spec.resumes is None else "its program resumes by itself"
         if has_own_handler(job):
@@ -72,9 +51,11 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
     if isinstance(event, ev.CheckpointDamaged):
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
-    if isinstance(event, ev.TrainerReady):
-        where = "is its checkpoint folder there, and does the script restore its step?"
-        return LOST, f"it begins at step 0, and step {job.progress.saved_step} was saved: {where}"
+    if isinstance(event, ev.ResumedBehind):
+        at = f"step {event.step}, and step {event.saved} was saved{by_attempt(event.saved_by)}"
+        if event.step:
+            return BEHIND, f"it goes on from {at}; hpcdl why {job.id}"
+        return LOST, f"it begins at {at}: is its checkpoint folder there, and does the script restore its step?"
     if isinstance(event, ev.GpusIdle):
         return "idle", idle_text(event.held, event.gpus)
     if isinstance(event, ev.DeadlineSlipped):

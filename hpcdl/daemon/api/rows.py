@@ -117,6 +117,7 @@ class RowBuilder:
             "annotations": dict(job.annotations) or None,
             "tags": list(spec.tags) or None,
             "links": dict(spec.links) or None,
+            "setback": None if job.setback is None else to_json(job.setback),
         }
 
     def reason(self, job: Job) -> str:
@@ -141,13 +142,14 @@ class RowBuilder:
         """What its state does not say, in short; None where there is nothing to say, as of one that simply trains."""
         state = state_of(job)
         if state in _PLAIN:
-            return self.not_finite_note(job) or None
+            return "; ".join(filter(None, (_setback(job), self.not_finite_note(job)))) or None
         if job.held and not (job.live or job.finished):
             return f"held: hpcdl {lifts_hold(job)} {job.id}"
         text = self.queue.note(job, self.now) or self.reason(job)
         if text.lower() == state.lower():
             text = ""
-        return "; ".join(filter(None, (text, self.not_finite_note(job) if job.finished else ""))) or None
+        diverged = self.not_finite_note(job) if job.finished else ""
+        return "; ".join(filter(None, (_setback(job), text, diverged))) or None
 
     def detail(self, job: Job) -> Json:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""
@@ -209,6 +211,13 @@ class RowBuilder:
                 }
             )
         return {**picked(node, _OF_NODE), "place": list(node.place), "gpus": gpus}
+
+
+def _setback(job: Job) -> str:
+    """How it went on behind what was saved, until it has come as far again; "" where it did not."""
+    if job.setback is None or job.finished or (job.progress.step or 0) >= job.setback.saved:
+        return ""
+    return job.setback.text
 
 
 def deadline_of(job: Job) -> Json | None:

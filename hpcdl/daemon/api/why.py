@@ -299,7 +299,8 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if job.last.cause is not None and not job.finished:
         lines.append(f"attempt {job.last_incarnation - len(job.live)} ended: {job.last.cause}, {job.last.detail}")
     if running is not None and running.number > 1 and running.attached and running.progress is not None:
-        lines.append(_resumed(job, running, running.progress.ready_step))
+        lines.append(f"attempt {running.number} went on at step {running.progress.ready_step}")
+    lines += _setback(job)
     if not job.finished and job.last.cause is not None and job.progress.saved_step is None:
         if job.spec.resumes is not None:
             lines.append("its program resumes by itself, from checkpoints of its own")
@@ -323,13 +324,15 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     return lines
 
 
-def _resumed(job: Job, running: Incarnation, step: int) -> str:
-    """Where it went on, and whether it should have elsewhere: a trainer may load its weights and not its step."""
-    at = f"attempt {running.number} went on at step {step}"
-    if job.progress.saved_step is None or running.checkpoint is not None or step >= job.progress.saved_step:
-        return at
-    behind = f"behind its checkpoint of step {job.progress.saved_step}"
-    return f"{at}, {behind}: is the step restored, and is the checkpoint whole? hpcdl logs {job.id}"
+def _setback(job: Job) -> list[str]:
+    """Where an attempt went on behind what was saved, and which checkpoints were passed over."""
+    lines, running = [], job.running
+    damaged = () if running is None else running.damaged
+    if job.setback is not None:
+        which = f"attempt {job.setback.attempt} {job.setback.text}"
+        lines.append(f"{which}: is its checkpoint folder the right one, is the step restored? hpcdl logs {job.id}")
+        damaged = damaged or job.setback.damaged
+    return [*lines, *(f"a damaged checkpoint was passed over: {each}" for each in damaged)]
 
 
 def _of_its_array(world: World, job: Job) -> str:

@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused
-from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeKind, NoticeRules, check_destinations, redacted, rules_of
-from hpcdl.core.model.world import JobState, World
+from hpcdl.core.model.world import JobState
 from hpcdl.core.rules.endings import Rules
 from hpcdl.core.rules.intake import Settings
-from hpcdl.core.rules.notices import notices_of
 from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "resnet", steps=50, profile="plain", notify=("mailto:me@example.org",))
@@ -217,73 +214,6 @@ def test_a_damaged_checkpoint_is_told() -> None:
     wanted = "step 20: w is not what was written; it is kept as /c/damaged-step-20, and the one before is used"
     assert notice.text == f"job {job} (resnet) found a damaged checkpoint: {wanted}"
     assert notice.waiting == SPEC.notify
-
-
-@pytest.mark.parametrize("away", [True, False])
-def test_a_job_that_starts_over_though_it_had_saved_is_told(away: bool) -> None:
-    """As where the file system of its checkpoint folder is not mounted."""
-    model = cluster()
-    (job,) = model.submit(SPEC)
-    model.run(20.0)
-    model.send(cmd.Hold(job))
-    model.run(20.0)
-    saved = model.job(job).progress.saved_step
-    assert saved
-    if away:
-        del model.durable[job]
-    model.send(cmd.Release(job))
-    model.run(20.0)
-    running = model.job(job).running
-    assert running is not None
-    assert running.progress is not None
-    assert running.progress.ready_step == (0 if away else saved)
-    found = [each for each in model.world.notices.values() if each.what is NoticeKind.DAMAGE]
-    wanted = f"job {job} (resnet) found no checkpoint: it begins at step 0, and step {saved} was saved: is its "
-    assert [each.text[: len(wanted)] for each in found] == ([wanted] if away else [])
-    model.check_replay()
-
-
-@pytest.mark.parametrize("steps", [0, 12])
-def test_a_launcher_that_starts_the_ranks_again_is_told_of_once(steps: int) -> None:
-    """Torchrun's own restarts: the loop is ready at step 0 again, within one attempt."""
-    model = cluster()
-    (job,) = model.submit(SPEC)
-    model.run(20.0)
-    model.send(cmd.Hold(job))
-    model.run(20.0)
-    del model.durable[job]
-    model.send(cmd.Release(job))
-    model.run(12.0)
-    number = model.job(job).running.number
-    agent = model.agents["n1"]
-    if steps:
-        model._report(agent, ev.Progressed(job, number, 1, "n1", step=steps))
-    for _ in range(3):
-        model._report(agent, ev.TrainerReady(job, number, 1, "n1", step=0))
-        model.run(0.5)
-    assert model.job(job).running.number == number
-    assert len([each for each in model.world.notices.values() if each.what is NoticeKind.DAMAGE]) == 1
-
-
-def test_ranks_that_form_their_first_membership_before_are_told_of() -> None:
-    draft = Draft(World())
-    spec = replace(SPEC, rescale="in-process")
-    placed = Placement((Share("n1", (0,)),))
-    for event in (
-        ev.JobSubmitted(1, spec, "r"),
-        ev.StartRequested(1, 1, ("n1",), placed),
-        ev.RescaleRequested(1, 1, 1, ("n1",)),
-    ):
-        draft.add(event, 1.0)
-    job = draft.world.jobs[1]
-    draft.world.jobs[1] = replace(job, progress=replace(job.progress, step=9, saved_step=9))
-    said = []
-    for at in (2.0, 30.0):
-        draft.add(ev.Reformed(1, 1, 1, "n1", step=0, seconds=1.0), at)
-        before, ready = draft.world.jobs[1], ev.TrainerReady(1, 1, 1, "n1", step=0)
-        draft.add(ready, at)
-        said += list(notices_of(draft.world, ready, at, NoticeRules(), before))
-    assert [each.detail.partition(":")[0] for each in said] == ["it begins at step 0, and step 9 was saved"]
 
 
 def test_whoever_retries_from_the_start_knows_that_it_starts_over() -> None:

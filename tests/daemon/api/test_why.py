@@ -31,6 +31,7 @@ from hpcdl.core.model.world import (
     JobState,
     LastAttempt,
     Node,
+    Setback,
     World,
     can_suspend,
 )
@@ -133,11 +134,11 @@ def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
     resumed = job(live=(running,), first_start_at=95.0, last_incarnation=2, last=LastAttempt(Cause.SUSPENDED))
     resumed = replace(resumed, progress=JobProgress(saved_step=40))
     assert "attempt 2 went on at step 40" in details(resumed).splitlines()
-    told = "attempt 2 went on at step 40, behind its checkpoint of step 90: is the step restored, and is the "
-    assert told in details(replace(resumed, progress=JobProgress(saved_step=90)))
+    told = "attempt 2 resumed at 40; 90 was saved by attempt 1: is its checkpoint folder the right one, is the step "
+    assert told in details(replace(resumed, setback=Setback(2, 40, 90, 1)))
     progress = JobProgress(saved_step=60)
     saved = replace(resumed, progress=progress, live=(replace(running, checkpoint=DurableCheckpoint(60)),))
-    assert "behind" not in details(saved)
+    assert "resumed at" not in details(saved)
     assert "went on" not in details(replace(resumed, live=(replace(running, attached=False),)))
     assert "went on" not in details(job(live=(RUNNING,), progress=SAVED))
 
