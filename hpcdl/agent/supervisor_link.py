@@ -111,6 +111,10 @@ _EVENTS: Mapping[str, tuple[type[ev.Report], tuple[str, ...]]] = {
 """Records that are reported as they are: as which event, with which of their keys."""
 
 
+_ADDED = ("attempt",)
+"""Keys that the records of earlier supervisors lack."""
+
+
 @dataclass(slots=True)
 class LatestProgress:
     """The newest progress of a trainer; `reported`: the step that was reported last.
@@ -164,7 +168,7 @@ def event_of(record: Record, names: Names) -> ev.Report | None:
             event, keys = _EVENTS[kind]
             if missing := [key for key in keys if key not in record]:
                 raise ValueError(f"{kind} has no {missing[0]}")
-            body = {key: record[key] for key in keys}
+            body = {key: record[key] for key in (*keys, *_ADDED) if key in record}
             body |= {key: str(body[key])[:TEXT_MOST] for key in ("why", "text") if key in body}
             return from_json(event, names | body)
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from hpcdl.ledger.records import digest_of
+from hpcdl.ledger.records import checked, digest_of
 
 TABLE = "backup"
 
@@ -38,7 +38,9 @@ def read(connection: Connection) -> Stamp | None:
     if not connection.exec_driver_sql(query, (TABLE,)).scalar_one():
         return None
     row = connection.exec_driver_sql(f"SELECT seq, digest, at FROM {TABLE} LIMIT 1").first()  # noqa: S608
-    return None if row is None else Stamp(int(row[0]), str(row[1]), float(row[2]))
+    if row is None or list(map(type, row)) not in ([int, str, float], [int, str, int]):
+        return None
+    return Stamp(*row)
 
 
 def remove(connection: Connection) -> None:
@@ -51,6 +53,6 @@ def of_ledger(connection: Connection) -> Stamp:
     query = "SELECT seq, at, stream, version, kind, schema, body, cause FROM event ORDER BY seq DESC LIMIT 1"
     row = connection.exec_driver_sql(query).first()
     if row is not None:
-        return Stamp(int(row[0]), digest_of(tuple(row)), float(row[1]))
+        return Stamp(int(row[0]), digest_of(checked(tuple(row))), float(row[1]))
     last = connection.exec_driver_sql("SELECT max(last) FROM archive").scalar()
     return Stamp(int(last or 0), "", 0.0)

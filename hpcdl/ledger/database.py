@@ -65,6 +65,7 @@ def open_database(path: Path) -> tuple[Connection, bool]:
         if damage != "ok":
             raise JournalError(f"{path}: {' '.join(str(damage).split())}: {_ADVICE['SQLITE_CORRUPT']}")
         migrations.migrate(connection, path)
+        _check_types(connection, path)
         connection.rollback()
     except BaseException as error:
         if connection is not None:
@@ -74,6 +75,27 @@ def open_database(path: Path) -> tuple[Connection, bool]:
             raise journal_error(path, error) from error
         raise
     return connection, version > 0 and not migrations.ROWS_STAY.issuperset(migrations.STEPS[version:])
+
+
+_RESTORE = "it is damaged: restore a copy of it"
+_STORED = {"INTEGER": "'integer'", "FLOAT": "'real', 'integer'", "TEXT": "'text'"}
+_OR_NULL = ", 'null'"
+
+
+def _check_types(connection: Connection, path: Path) -> None:
+    """Raises JournalError for a row with a value of another type than its column, which SQLite keeps. Events are
+    looked at where they are read, and what `hpcdl ledger rebuild` makes anew is compared with them."""
+    for table in ("outbox", "archive", "stream", "sample", "series"):
+        columns = connection.exec_driver_sql(f"PRAGMA table_info({table})").all()
+        wrong = " OR ".join(
+            f"typeof({name}) NOT IN ({_STORED[kind]}{'' if needed else _OR_NULL})"
+            for _, name, kind, needed, _, _ in columns
+        )
+        if wrong and connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").first():  # noqa: S608
+            raise JournalError(f"{path}: a value in its table {table} has another type: {_RESTORE}")
+    used = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE typeof(seq) != 'integer'").first()
+    if used is not None:
+        raise JournalError(f"{path}: a value in its table sqlite_sequence has another type: {_RESTORE}")
 
 
 def close_database(connection: Connection) -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import add
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcdl.core.controller.journal import JournalError, Stamped
 from hpcdl.core.model.events import JobRetried, StartRequested
@@ -94,13 +94,9 @@ def read_mark(home: Path) -> Mark | None:
     path = home / NAME
     try:
         body = json.loads(read_private(path, _LIMIT))
-        reserved, resumed = _ids(body["reserved"]), body["resumed"]
+        reserved, clean = _ids(body["reserved"]), bool(body["clean"])
         mark = Mark(
-            int(body["line"]),
-            int(body["seq"]),
-            str(body["digest"]),
-            _ids(body["given"]),
-            None if resumed is None else (str(resumed[0]), str(resumed[1])),
+            _number(body["line"]), _number(body["seq"]), str(body["digest"]), _ids(body["given"]), _why(body["resumed"])
         )
     except FileNotFoundError:
         return _mark_of_now(home)
@@ -110,7 +106,7 @@ def read_mark(home: Path) -> Mark | None:
         raise MarkDamaged(f"{path} is damaged, so whether the ledger lost anything cannot be said") from None
     now = _now(home)
     if now is None or now.line != mark.line:
-        return mark if body["clean"] else replace(mark, given=mark.given.up_to(reserved))
+        return mark if clean else replace(mark, given=mark.given.up_to(reserved))
     given = now.given if now.boot == _boot() else now.given.up_to(reserved)
     if now.seq > mark.seq:
         mark = replace(mark, seq=now.seq, digest=now.digest, resumed=None)
@@ -148,15 +144,30 @@ def _now(home: Path) -> _Now | None:
         if int(check, 16) == zlib.crc32(content.encode("ascii")):
             body = json.loads(content)
             given = _ids(body["given"])
-            return _Now(int(body["line"]), int(body["seq"]), str(body["digest"]), given, str(body["boot"]))
+            return _Now(_number(body["line"]), _number(body["seq"]), str(body["digest"]), given, str(body["boot"]))
     return None
 
 
-def _ids(body: dict[str, Any]) -> Ids:
-    ids = Ids(**{name: int(body[name]) for name in Ids._fields if name in body})
-    if not all(0 <= number < _MOST for number in ids):
-        raise ValueError("ids that nobody gave")
-    return ids
+def _ids(body: object) -> Ids:
+    if not isinstance(body, dict):
+        raise ValueError("no ids of ours")
+    return Ids(**{name: _number(body[name]) for name in Ids._fields if name in body})
+
+
+def _number(value: object) -> int:
+    """Raises ValueError for what nobody counted to: whatever JSON has as a number is not enough."""
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError("no number of ours")
+    return value
+
+
+def _why(value: object) -> tuple[str, str] | None:
+    match value:
+        case None:
+            return None
+        case [str(why), str(text)]:
+            return why, text
+    raise ValueError("no reason of ours")
 
 
 def _boot() -> str:

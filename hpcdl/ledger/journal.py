@@ -29,6 +29,7 @@ from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.records import (
     PAGE,
     EventRow,
+    checked,
     digest_of,
     dumps,
     event_rows,
@@ -292,9 +293,9 @@ class SqliteJournal:
             return None
         try:
             rows = next(iter(self._rows(seq - 1, 1, None)), ())
+            return digest_of(checked(tuple(rows[0]))) if rows and rows[0][0] == seq else None
         except JournalError:
             return None
-        return digest_of(tuple(rows[0])) if rows and rows[0][0] == seq else None
 
     def backup(self) -> backup_stamp.Stamp | None:
         """What the file carries where it is a backup, and nothing has been recorded since."""

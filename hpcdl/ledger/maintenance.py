@@ -28,7 +28,7 @@ from hpcdl.ledger.high_water_mark import Mark
 from hpcdl.ledger.journal import SqliteJournal
 from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.offline import LEDGER_FILE, Reader
-from hpcdl.ledger.records import EVENT_SCHEMA, EventRow, dumps
+from hpcdl.ledger.records import EVENT_SCHEMA, EventRow, checked, dumps
 
 Tell = Callable[[str], None]
 """Is called now and then with what is being done."""
@@ -199,7 +199,7 @@ def lines(reader: Reader, version: str, *, with_environment: bool) -> Iterator[s
 
 
 def _line(row: EventRow, with_environment: bool) -> str:
-    seq, at, stream, version, kind, written, body, cause = row
+    seq, at, stream, version, kind, written, body, cause = checked(row)
     if written > EVENT_SCHEMA:
         raise JournalError(f"event {seq} ({kind}) was written by a newer hpcdl: update hpcdl")
     if not with_environment and any(mark in body for mark in _MARKS):

@@ -105,7 +105,7 @@ def difference(connection: Connection, rows: dict[str, list[Row]]) -> str:
         keys = len(table.primary_key.columns)
         kept = {tuple(row)[:keys]: tuple(row) for row in connection.execute(select(table))}
         wanted = {row[:keys]: row for row in rows[table.name]}
-        for key in sorted(kept.keys() | wanted.keys()):
+        for key in sorted(kept.keys() | wanted.keys(), key=lambda each: [(str(type(part)), part) for part in each]):
             if kept.get(key) != wanted.get(key):
                 named = ".".join(map(str, key))
                 if table.name in schema.PRIVATE:

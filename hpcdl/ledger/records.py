@@ -45,6 +45,21 @@ dumps = json.JSONEncoder(separators=(",", ":")).encode  # ASCII, so that any tex
 loads = json.loads
 
 
+_TYPES = frozenset((int, at, str, int, str, int, str, cause) for at in (int, float) for cause in (int, type(None)))
+"""The types of a row: SQLite keeps whatever is put into a column."""
+
+
+def checked(row: EventRow) -> EventRow:
+    """The row. Raises JournalError where a value is none that can be there."""
+    if tuple(map(type, row)) not in _TYPES:
+        raise _damaged(row, "a value has another type than its column")
+    return row
+
+
+def _damaged(row: EventRow, why: object) -> JournalError:
+    return JournalError(f"the ledger is damaged at event {row[0] if row else '?'} ({why}): restore a copy of it")
+
+
 def row_of(record: Recorded, stream: str) -> EventRow:
     """The row of a record; `stream` is the event's, as it is stored."""
     event = record.event
@@ -61,7 +76,7 @@ def digest_of(row: EventRow) -> str:
 def records_of(rows: Sequence[EventRow]) -> list[Recorded]:
     """The records of rows. Raises JournalError that names the seq of what cannot be read."""
     try:
-        bodies = json.loads(f"[{','.join([row[6] for row in rows])}]")
+        bodies = json.loads(f"[{','.join([checked(row)[6] for row in rows])}]")
         if len(bodies) != len(rows):
             raise ValueError("a body is not one value")
     except (ValueError, TypeError, RecursionError):
@@ -73,23 +88,30 @@ def _loads(row: EventRow) -> Any:
     try:
         return json.loads(row[6])
     except (ValueError, TypeError, RecursionError) as error:
-        raise JournalError(f"the ledger is damaged at event {row[0]} ({error}): restore a copy of it") from error
+        raise _damaged(row, error) from error
 
 
 def _record(row: EventRow, body: Any) -> Recorded:
-    seq, at, _, version, kind, written, _, cause = row
+    seq, at, stream, version, kind, written, _, cause = row
     if written > EVENT_SCHEMA:
         raise JournalError(f"event {seq} ({kind}) was written by a newer hpcdl: update hpcdl")
     try:
         event: Event = decode(kind, body)
     except CodecError as error:
         raise JournalError(f"the ledger's event {seq} ({kind}) cannot be read: {error}: restore a copy of it") from None
+    if stream not in (event.stream, schema.plain(event.stream)):
+        raise _damaged(row, f"it is in the stream {stream[:80]!r} and of {event.stream[:80]!r}")
     return Recorded(seq, at, version, event, cause)
+
+
+def _job_of(stream: str) -> int | None:
+    number = stream.removeprefix(JOB)
+    return int(number) if stream.startswith(JOB) and number.isdecimal() else None
 
 
 def jobs_in(rows: Iterable[EventRow]) -> tuple[int, int]:
     """The lowest and the highest job that these events are of; (1, 0) where they are of none."""
-    jobs = [int(row[2].removeprefix(JOB)) for row in rows if row[2].startswith(JOB)]
+    jobs = [job for row in rows if (job := _job_of(row[2])) is not None]
     return (min(jobs), max(jobs)) if jobs else (1, 0)
 
 
@@ -123,7 +145,7 @@ def read_archive(path: Path, first: int, last: int) -> list[EventRow]:
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             rows: list[EventRow] = [json.loads(line) for line in file]
-        if [row[0] for row in rows] != list(range(first, last + 1)):
+        if len(rows) != last - first + 1 or any(checked(row)[0] != seq for seq, row in enumerate(rows, first)):
             raise ValueError(f"its events are not {first} to {last}")
     except FileNotFoundError:
         raise JournalError(f"{path} is missing, with events {first} to {last}: put it back") from None
@@ -172,6 +194,10 @@ def event_rows(
     with reading() as connection:
         files = connection.execute(wanted.order_by(archive.c.first)).all()
     for first, last, name in files:
+        if name != archive_name(first, last):
+            raise JournalError(
+                f"the ledger is damaged: events {first} to {last} are in no archive file: restore a copy"
+            )
         rows = archived(name, first, last)
         yield [row for row in rows if row[0] > after and stream in (None, row[2])]
         after = last
@@ -273,7 +299,7 @@ def jobs_of(rows: Sequence[tuple[str, str]], bodies: dict[str, str]) -> list[Job
 def open_streams(versions: Mapping[str, int], world: World) -> dict[str, int]:
     """Of the versions that streams have reached, those in which events may still come: not of retired jobs."""
     jobs, found = world.jobs, versions.items()
-    return {name: at for name, at in found if not name.startswith(JOB) or int(name.removeprefix(JOB)) in jobs}
+    return {name: at for name, at in found if not name.startswith(JOB) or _job_of(name) in jobs}
 
 
 def forget_streams(connection: Connection, events: Sequence[Stamped], versions: dict[str, int]) -> None:

@@ -441,7 +441,7 @@ class Session:
         if self.inside:
             checkpoints.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
         if before is not None and self.writer:
-            self.send("damaged", step=before.step, path=str(before.path), why="it does not load")
+            self._passed_over(before, before.path, "it does not load")
         folders = [each for each in (self._local, self.checkpoint_dir) if each is not None]
         marked = [each for folder in folders for each in checkpoints.marked(folder, self._only)]
         for found in sorted(marked, key=lambda each: each.order, reverse=True):  # of two the same, this node's first
@@ -497,11 +497,14 @@ class Session:
         except OSError as error:
             log.warning("the checkpoint %s cannot be read, and is left out: %s", found.path, error)
             if self.rank == 0:
-                self.send("damaged", step=found.step, path=str(found.path), why=f"it cannot be read: {error}"[:1000])
+                self._passed_over(found, found.path, f"it cannot be read: {error}")
             return False
         log.warning("the checkpoint %s is damaged (%s): it is kept as %s, and not used", found.path.name, why, where)
-        self.send("damaged", step=found.step, path=str(where), why=why[:1000])
+        self._passed_over(found, where, why)
         return False
+
+    def _passed_over(self, found: Checkpoint, where: Path, why: str) -> None:
+        self.send("damaged", step=found.step, attempt=found.incarnation, path=str(where), why=why[:1000])
 
     @contextmanager
     def checkpoint(self, step: int, ranks: Gathering | None = None, anew: bool = False) -> Iterator[Path]:

@@ -127,7 +127,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
                 yield ev.TrainerReady(job, number, 1, node, 0.1, 3)
                 yield ev.Progressed(job, number, 1, node, 0.1, 10**30, 10**31)
                 yield ev.Saved(job, number, 1, node, 0.1, 9, "/c/9", 1.5, True)
-                yield ev.CheckpointDamaged(job, number, 1, node, 0.1, 9, "/c/damaged-9", "x")
+                yield ev.CheckpointDamaged(job, number, 1, node, 0.1, 9, "/c/damaged-9", "x", 1)
                 yield ev.Noted(job, number, 1, node, 0.1, "continued")
                 yield ev.Exited(job, number, 1, node, 0.0, 1, None, hint=Cause.OUT_OF_MEMORY, detail="x")
                 yield ev.GpusFreed(job, number, 1, node)

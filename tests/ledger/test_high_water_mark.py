@@ -2,11 +2,13 @@
 
 import errno
 import json
+import math
 import os
 import random
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +240,54 @@ def test_ids_that_nobody_can_have_given_are_damage(home: Path) -> None:
         (home / NAME).write_text(json.dumps(body | {"given": body["given"] | {kind: number}}))
         with pytest.raises(JournalError, match=r"mark\.json is damaged"):
             read_mark(home)
+
+
+NUMBERS: list[Any] = [math.inf, math.nan, "7", 1e30, -1, 10**15, True, None, []]
+IDS: list[Any] = [None, [], 1, {"job": math.inf}, {"job": "1"}]
+REASONS: list[Any] = ["", ["x"], ["backup", 1], {}, 7, ["a", "b", "c"]]
+WRONG: list[tuple[str, Any]] = [
+    *(("seq", value) for value in NUMBERS),
+    *(("line", value) for value in NUMBERS),
+    *(("resumed", value) for value in REASONS),
+    *((key, value) for key in ("given", "reserved") for value in IDS),
+    *((key, ...) for key in ("clean", "seq", "resumed", "given", "reserved")),
+]
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_wrong_values_of_the_mark_are_damage(home: Path, key: str, value: object, running: bool) -> None:
+    resumed = opened(home)
+    submit(resumed.journal)
+    killed(resumed.journal) if running else resumed.journal.close()
+    body = json.loads((home / NAME).read_text())
+    (home / NAME).write_text(
+        json.dumps({**body, key: value} if value is not ... else {k: body[k] for k in body if k != key})
+    )
+    if running:
+        (home / NOW).unlink()
+    with pytest.raises(JournalError, match=r"mark\.json is damaged.*: if hpcdl ledger verify .* makes it anew"):
+        opened(home)
+    resumed = opened(home, accept_loss=True)
+    assert submit(resumed.journal) >= 2
+    resumed.journal.close()
+    assert read_mark(home) is not None
+
+
+def test_wrong_values_of_the_second_file_count_for_nothing(home: Path) -> None:
+    journal = opened(home).journal
+    submit(journal)
+    killed(journal)
+    whole = read_mark(home)
+    wrong: list[dict[str, Any]] = [{"seq": math.inf}, {"line": "1"}, {"given": []}, {"given": {"job": math.inf}}]
+    for changed in wrong:
+        body = json.loads((home / NOW).read_text().strip().rpartition(" ")[0]) | changed
+        content = json.dumps(body)
+        (home / NOW).write_text(f"{content} {zlib.crc32(content.encode()):08x}".ljust(511) + "\n")
+        found = read_mark(home)
+        assert found is not None
+        assert whole is not None
+        assert found.given.job >= whole.given.job, "the end of its block counts"
 
 
 @pytest.mark.parametrize("boot", ["this", "an earlier one"])

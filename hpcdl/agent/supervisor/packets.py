@@ -147,11 +147,13 @@ class SaveFailedPacket(FromRank):
 
 @dataclass(frozen=True, slots=True)
 class DamagedPacket(FromRank):
-    """A checkpoint that is not what was written is kept at `path`; `step` None: none is left that is whole."""
+    """A checkpoint that is not what was written is kept at `path`; `step` None: none is left that is whole. `attempt`:
+    which saved it, 0: not said."""
 
     path: str
     why: str
     step: int | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

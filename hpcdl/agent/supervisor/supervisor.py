@@ -443,7 +443,7 @@ class Supervisor:
             case packets.DamagedPacket() if packet.step is None:
                 self._unloadable = packet.why
             case packets.DamagedPacket():
-                self._record("damaged", step=packet.step, path=packet.path, why=packet.why)
+                self._record("damaged", **asdict(packet))
             case packets.MissingPacket():
                 self._give_up(Exit(os.EX_DATAERR, detail=packet.why, missing=packet.step))
             case packets.DonePacket():

@@ -390,8 +390,9 @@ def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
 @effect(ev.CheckpointDamaged, during=(RUNNING, SAVING), notifies=NoticeKind.DAMAGE)
 def _checkpoint_damaged(world: World, event: ev.CheckpointDamaged, at: float) -> None:
     job, incarnation = step_of(world, event)
-    damaged = (*incarnation.damaged, f"step {event.step}: {event.why}; it is kept as {event.path}")
-    put(world, job, changed(incarnation, damaged=damaged[-DAMAGED_KEPT:]))
+    if event.attempt:
+        text = f"step {event.step} of attempt {event.attempt}: {event.why}; it is kept as {event.path}"
+        put(world, job, changed(incarnation, damaged=(*incarnation.damaged, text)[-DAMAGED_KEPT:]))
 
 
 @effect(ev.Noted, during=(GATED, RUNNING, SAVING), writes=(), decides=Decision.NONE)

@@ -346,12 +346,13 @@ class TrainingDone(Report, frozen=True):
 
 class CheckpointDamaged(Report, frozen=True):
     """The checkpoint of `step` is not what was written, or does not load: it is kept at `path`, and the one before is
-    used.
+    used. `attempt`: which saved it; 0 in what earlier versions recorded, which is told and not remembered.
     """
 
     step: int = 0
     path: str = ""
     why: str = ""
+    attempt: int = 0
 
 
 class Exited(Report, frozen=True):

@@ -47,6 +47,7 @@ print("bye")
         "repeats": 1,
         "node_fault": False,
         "permanent": False,
+        "missing": None,
         "stale": False,
         "claimed": 0,
         "drill": False,
@@ -400,6 +401,36 @@ def test_a_newer_claim_ends_the_start(agent: Agent, tmp_path: Path, gate: bool) 
     assert "attempt 3 (i:7:3)" in record["detail"]
     assert bool(agent.of("started")) is gate
     assert json.loads(claim.read_text())["incarnation"] == 3
+
+
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("there", ["", "step-000000000040.i1/COMPLETE", "damaged-step-000000000040.i1/COMPLETE"])
+def test_one_whose_checkpoints_are_away_does_not_begin(agent: Agent, tmp_path: Path, gate: bool, there: str) -> None:
+    folder = tmp_path / "checkpoints"
+    if there:
+        (folder / there).parent.mkdir(parents=True)
+        (folder / there).touch()
+    grant = {"HPCDL_SAVED_STEP": "40", "HPCDL_NODE_RANK": "0"}
+    agent.start("time.sleep(300)", gate=gate, checkpoint_dir=str(folder), gpu_env=None if gate else grant)
+    if gate:
+        agent.wait("started")
+        agent.connect().send("open", gpu_env=grant)
+    if there:
+        agent.wait("claimed")  # what there is, whole or not, is for the trainer to judge
+        return
+    record = agent.exit()
+    assert (record["code"], record["missing"], record["ended_by"]) == (os.EX_DATAERR, 40, None)
+    assert record["detail"] == f"no checkpoint was found in {folder}"
+    assert bool(agent.of("started")) is gate
+    assert not folder.exists(), "not even a claim is written"
+
+
+def test_a_trainer_that_says_so_is_ended_whatever_becomes_of_it(agent: Agent) -> None:
+    agent.start(
+        "channel = connect(); attach(); say('missing', step=40, why='its script begins at step 0'); time.sleep(300)"
+    )
+    record = agent.exit()
+    assert (record["code"], record["missing"], record["detail"]) == (65, 40, "its script begins at step 0")
 
 
 def test_an_older_claim_is_replaced_and_a_damaged_one(agent: Agent, tmp_path: Path) -> None:

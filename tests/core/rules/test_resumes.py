@@ -185,8 +185,8 @@ def test_what_was_passed_over_is_named() -> None:
     draft = Draft(World())
     for event in (ev.JobSubmitted(1, SPEC, "r"), ev.StartRequested(1, 2, ("n1",), PLACED)):
         draft.add(event, 1.0)
-    draft.add(ev.CheckpointDamaged(1, 2, 1, "n1", step=9, path="/c/damaged-9", why="w is missing"), 2.0)
-    passed = "step 9: w is missing; it is kept as /c/damaged-9"
+    draft.add(ev.CheckpointDamaged(1, 2, 1, "n1", step=9, path="/c/damaged-9", why="w is missing", attempt=1), 2.0)
+    passed = "step 9 of attempt 1: w is missing; it is kept as /c/damaged-9"
     line = f"a damaged checkpoint was passed over: {passed}"
     assert line in explain(draft.world, draft.world.jobs[1], {}, 2.0).details
     job = draft.world.jobs[1]
