@@ -38,6 +38,8 @@ ASIDE = "damaged-"
 
 LIMIT = 64 << 20  # bytes of a marker, which names every file
 
+MOST = 10**9  # attempts and memberships, in a claim
+
 _NAME = re.compile(r"step-(\d{12,})\.i(\d+)")
 
 _TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
@@ -233,6 +235,13 @@ def _small(path: Path) -> bytes:
         return file.read(LIMIT)
 
 
+def _counted(value: Any) -> int:
+    """Raises ValueError for what is no number of an attempt or a membership."""
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{value!r:.40} is no number of ours")
+    return value
+
+
 def check_claim(directory: Path, incarnation: int, tag: str = "", membership: int = 0, identity: str = "") -> None:
     """Raises StaleIncarnation if another incarnation than that of the tag (instance:job:incarnation:node) has claimed
     the folder, or without a tag a newer one, or a membership of the same incarnation that is newer than `membership`
@@ -240,12 +249,15 @@ def check_claim(directory: Path, incarnation: int, tag: str = "", membership: in
     OSError if that cannot be known."""
     try:
         claim = json.loads(_small(directory / CLAIM))
-        newest, owner = int(claim["incarnation"]), str(claim.get("tag", ""))
-        formed, known, nonce = int(claim.get("membership", 0)), claim.get("identity"), claim.get("nonce")
+        newest, owner = _counted(claim["incarnation"]), str(claim.get("tag", ""))
+        formed, known, nonce = _counted(claim.get("membership", 0)), claim.get("identity"), claim.get("nonce")
+        if (stranger := _stranger(directory / CLAIM)) is not None:
+            raise ValueError(f"it belongs to uid {stranger}")
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OSError(errno.EINVAL, "the claim cannot be read", str(directory / CLAIM)) from error
+        why = f"the claim cannot be read ({error})"[:200]
+        raise OSError(errno.EINVAL, why, str(directory / CLAIM)) from error
     ours = not tag or owner.split(":")[:2] == tag.split(":")[:2]  # instance and job
     if not ours or (tag and identity and known and known != identity):
         raise StaleIncarnation(incarnation, newest, owner[:200] or "without a name")

@@ -44,7 +44,7 @@ class Stale(Exception):
 
     def __init__(self, message: str, claimed: int) -> None:
         super().__init__(message)
-        self.claimed = claimed if claimed < MOST else 0
+        self.claimed = claimed
 
 
 class Foreign(Exception):
@@ -111,6 +111,11 @@ def write_claim(
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _locked(folder):
+            if why := _not_ours(folder):
+                raise Foreign(
+                    f"{os.path.join(directory, NAME)} {why}, so nothing was loaded or changed: remove it if no other "
+                    "job writes there, or choose another --checkpoint-dir"
+                )
             newest, membership, owner = _read(folder)
             me = ClaimOwner(tag, identity, nonce)
             other = _stranger(folder, me, continue_from)
@@ -236,15 +241,19 @@ def _lives(folder: int) -> bool:
 
 def _age_s(folder: int) -> float:
     """Of the claim, by the clock of its file system."""
+    return _fresh(folder).st_mtime - os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mtime
+
+
+def _fresh(folder: int) -> os.stat_result:
+    """What the file system says of a file that we make there now."""
     name = f".tmp-{NAME}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(name, flags, 0o600, dir_fd=folder)
     try:
-        now = os.fstat(file).st_mtime
+        return os.fstat(file)
     finally:
         os.close(file)
         os.unlink(name, dir_fd=folder)
-    return now - os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mtime
 
 
 def another_jobs(directory: str, instance: str, continue_from: str) -> str:
@@ -342,8 +351,25 @@ def _read(folder: int) -> tuple[int, int, ClaimOwner]:
         membership = int(claim.get("membership") or 0)
         identity, nonce = (each if isinstance(each := claim.get(key), str) else "" for key in ("identity", "nonce"))
         return int(claim["incarnation"]), membership, ClaimOwner(str(claim.get("tag", ""))[:200], identity, nonce)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (FileNotFoundError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         return -1, 0, ClaimOwner("")
+
+
+def _not_ours(folder: int) -> str:
+    """What is wrong with the claim, where it can be read and is none that hpcdl wrote for this user: the folder may be
+    one in which others may write. "" where nothing is."""
+    try:
+        claim = json.loads(_content(folder, NAME, LIMIT))
+        numbers = [claim.get("incarnation", 0), claim.get("membership") or 0]
+        wrong = [repr(each) for each in numbers if type(each) is not int or not 0 <= each < MOST]
+        if wrong:
+            return f"has {wrong[0]:.40} where the number of an attempt or a membership should be"
+        owners = {os.stat(NAME, dir_fd=folder, follow_symlinks=links).st_uid for links in (False, True)}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+    others = owners - {0, os.geteuid()}
+    # Some file systems, and servers of them, say that all is somebody else's.
+    return f"belongs to uid {max(others)}" if others and owners != {_fresh(folder).st_uid} else ""
 
 
 def _replace(folder: int, content: bytes) -> None:

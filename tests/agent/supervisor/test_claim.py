@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.agent.supervisor import claim, processes
-from hpcdl.agent.supervisor.claim import LIVE_S, ClaimBeat, Stale, supervisor_here, write_claim
+from hpcdl.agent.supervisor.claim import LIVE_S, ClaimBeat, Foreign, Stale, supervisor_here, write_claim
 from hpcdl.trainer import checkpoints
 from tests.support.waiting import until
 
@@ -220,6 +220,36 @@ def test_the_claim_of_another_start_is_not_renewed(tmp_path: Path) -> None:
 
 def test_a_number_that_no_attempt_has_is_not_gone_on_from(tmp_path: Path) -> None:
     claim_as(tmp_path, 10**12, OTHER)
-    with pytest.raises(Stale) as refused:
+    with pytest.raises(Foreign, match="where the number of an attempt or a membership should be"):
         claim_as(tmp_path, 2, MINE, (OTHER,))
-    assert refused.value.claimed == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("incarnation", value) for value in ("Infinity", "NaN", "1e30", str(10**30), "-1", '"3"', "null", "true")),
+        *(("membership", value) for value in ("Infinity", str(10**18), '"x"', "[]")),
+    ],
+)
+def test_numbers_that_nobody_counted_to_are_refused_by_name(tmp_path: Path, key: str, value: str) -> None:
+    path = claimed_by(tmp_path, None)
+    body = json.loads(path.read_text()) | {key: "HERE"}
+    path.write_text(json.dumps(body).replace('"HERE"', value))
+    before = path.read_bytes()
+    if value != "[]":
+        with pytest.raises(Foreign, match=rf"^{path} has .* where the number of an attempt or a membership should be"):
+            take(tmp_path)
+        assert path.read_bytes() == before
+    with pytest.raises(OSError, match=r"the claim cannot be read \(.* is no number of ours\)"):
+        checkpoints.check_claim(tmp_path, 2, "first:7:2:n1", 0, IDENTITY)
+    assert isinstance(claim.another_jobs(str(tmp_path), "first", ""), str), "a submit looks at it, too"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another uid")
+def test_a_claim_of_another_user_is_refused_by_name(tmp_path: Path) -> None:
+    path = claimed_by(tmp_path, None)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(Foreign, match=rf"^{path} belongs to uid 12345, so nothing was loaded or changed: remove it"):
+        take(tmp_path)
+    with pytest.raises(OSError, match=r"the claim cannot be read \(it belongs to uid 12345\)"):
+        checkpoints.check_claim(tmp_path, 2, "first:7:2:n1", 0, IDENTITY)
