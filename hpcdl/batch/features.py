@@ -96,12 +96,12 @@ def _clause(text: str, node: Node) -> bool:
         return operator in ("=", "==") and value in ("any", "local", "X86_64", "LINUX64")
     if name in ("hname", "host"):
         return (str(node["name"]) == value) == (operator in ("=", "=="))
-    if name.startswith("ngpus") and value.isdigit():
+    if name.startswith("ngpus") and re.fullmatch("[0-9]{1,9}", value):
         gpus, least = len(node["gpus"]), int(value)
         return {">": gpus > least, ">=": gpus >= least, "==": gpus == least, "=": gpus == least}.get(operator, False)
     if "model" in name and operator in ("=", "=="):
         return _has(value, node)
-    if ("mtotal" in name or "mem" in name) and operator in (">", ">=") and (match := re.match(r"(\d+)", value)):
+    if ("mtotal" in name or "mem" in name) and operator in (">", ">=") and (match := re.match(r"(\d{1,15})", value)):
         return all(gpu["memory_mib"] >= _ROOM * int(match[1]) for gpu in node["gpus"])
     return False
 

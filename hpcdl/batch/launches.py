@@ -24,7 +24,7 @@ _VISIBLE = re.compile(
     r"(?<![\w-])CUDA_VISIBLE_DEVICES=[\"']?(?:(\d[\d,]*)|\$(?!\{?(?:\w+_VISIBLE_DEVICES|HPCDL_))[\w({]+)"
 )
 """GPUs that a script chooses by their numbers, written or in a variable."""
-_NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d+)\b"
+_NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d{1,9})\b"
 
 
 def code_of(text: str) -> str:
@@ -112,11 +112,14 @@ def _of_srun(line: str, nodes: int, tasks: int) -> int | None:
     if match := re.search(r"(?:--gpus|\s-G)" + _NUMBER, line):
         return -(-int(match[1]) // nodes)
     if match := re.search(r"--gpus-per-task" + _NUMBER, line):
-        if each := re.search(r"--n?tasks-per-node[= ]\s*(\d+)\b", line):
+        if each := re.search(r"--n?tasks-per-node[= ]\s*(\d{1,9})\b", line):
             return int(match[1]) * int(each[1])
-        own = re.search(r"(?:--ntasks|\s-n)[= ]?\s*(\d+)\b", line)
+        own = re.search(r"(?:--ntasks|\s-n)[= ]?\s*(\d{1,9})\b", line)
         return -(-int(match[1]) * (int(own[1]) if own else tasks) // nodes)
     return None
+
+
+_COUNT = re.compile("[0-9]{1,9}")
 
 
 def _of_jsrun(line: str, nodes: int, tasks: int) -> int | None:
@@ -125,10 +128,10 @@ def _of_jsrun(line: str, nodes: int, tasks: int) -> int | None:
     for match in re.finditer(r"\s(?:-([nagr])\s*|--(nrs|tasks_per_rs|gpu_per_rs|rs_per_host)[= ]\s*)(\S+)", line):
         values.setdefault(match[1] or long[match[2]], match[3])
     gpus = values.get("g", "0")
-    if not gpus.isdigit() or gpus == "0":
+    if not _COUNT.fullmatch(gpus) or gpus == "0":
         return None
-    if values.get("r", "").isdigit():
+    if _COUNT.fullmatch(values.get("r", "")):
         return int(gpus) * int(values["r"])
-    if values.get("n", "").isdigit():
+    if _COUNT.fullmatch(values.get("n", "")):
         return -(-int(gpus) * int(values["n"]) // nodes)
     return int(gpus) if values.get("n") == "ALL_HOSTS" else None

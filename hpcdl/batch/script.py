@@ -194,6 +194,8 @@ class SubmitCommand(ABC):
         written: list[WrittenOption] = []
         for number, line in self.lines(text, everywhere=self.everywhere):
             where = f"{name}:{number}"
+            if "\0" in line:
+                raise BadLine(f"{where}: the line has a NUL character, which no value can have: remove it")
             try:
                 parts = shlex.split(line, comments=True)
             except ValueError as error:

@@ -358,7 +358,7 @@ def window_length(text: str) -> float | None:
     """Seconds of bslots' `1 hours 11 minutes 50 seconds`; None for UNLIMITED. Raises ValueError."""
     if text.strip().upper() == "UNLIMITED":
         return None
-    found = re.fullmatch(r"(?:(\d+) hours? *)?(?:(\d+) minutes? *)?(?:(\d+) seconds?)?", text.strip())
+    found = re.fullmatch(r"(?:(\d{1,15}) hours? *)?(?:(\d{1,15}) minutes? *)?(?:(\d{1,15}) seconds?)?", text.strip())
     if found is None or not any(found.groups()):
         raise ValueError(f"no length of a backfill window: {text.strip()!r}")
     hours, minutes, seconds = (float(part or 0) for part in found.groups())
@@ -367,7 +367,7 @@ def window_length(text: str) -> float | None:
 
 def time_left(text: str) -> float | None:
     """Seconds of the field time_left, `0:1 L` in hours and minutes or `hh:mm:ss`; None where it says nothing."""
-    found = re.fullmatch(r"(\d+):(\d{1,2})(?::(\d{1,2}))?(?: ?[LEX])?", text.strip())
+    found = re.fullmatch(r"(\d{1,15}):(\d{1,2})(?::(\d{1,2}))?(?: ?[LEX])?", text.strip())
     if found is None:
         return None
     return 3600.0 * int(found[1]) + 60 * int(found[2]) + int(found[3] or 0)
@@ -375,7 +375,7 @@ def time_left(text: str) -> float | None:
 
 def run_time(text: str) -> float | None:
     """Seconds of the field run_time, `79 second(s)` or `hh:mm:ss`."""
-    if found := re.fullmatch(r"(\d+) second\(?s?\)?", text.strip()):
+    if found := re.fullmatch(r"(\d{1,15}) second\(?s?\)?", text.strip()):
         return float(found[1])
     return time_left(text) if text.count(":") == 2 else None
 

@@ -55,16 +55,16 @@ def _gpus(environ: Mapping[str, str]) -> int | None:
     if listed:
         return sum(_length(part) for part in listed.split(","))
     on_node = environ.get("SLURM_GPUS_ON_NODE", "").strip()
-    if on_node.isdecimal():
+    if on_node.isdecimal() and len(on_node) < 10:
         return int(on_node)
     per_node = environ.get("SLURM_GPUS_PER_NODE", "").strip()
     if per_node:
-        counts = [re.search(r"(?:^|:)(\d+)$", part.strip()) for part in per_node.split(",")]
+        counts = [re.search(r"(?:^|:)(\d{1,9})$", part.strip()) for part in per_node.split(",")]
         return sum(int(match[1]) for match in counts if match)
     return 0 if environ.get("SLURMD_NODENAME") else None
 
 
 def _length(part: str) -> int:
     """`0` is one GPU, `0-3` are four, and so is a MIG instance's name one."""
-    match = re.fullmatch(r"(\d+)-(\d+)", part.strip())
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", part.strip())
     return int(match[2]) - int(match[1]) + 1 if match else 1

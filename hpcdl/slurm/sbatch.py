@@ -112,7 +112,7 @@ def _signal_parts(given: WrittenOption) -> tuple[str, float]:
     """Of `[B:][R:]USR1[@SECONDS]`."""
     name, at, seconds = given.value.rpartition(":")[2].partition("@")
     name = name.upper().removeprefix("SIG")
-    if name.isdigit():
+    if name.isascii() and name.isdigit() and len(name) < 3:
         name = next((each.name.removeprefix("SIG") for each in signal.Signals if each.value == int(name)), name)
     return name, float(given.whole(seconds, "a number of seconds", 1)) if at else DEFAULT_GRACE_S
 
@@ -143,7 +143,9 @@ def _time(given: WrittenOption) -> float | None:
     try:
         return slurm_seconds(given.value)
     except ValueError:
-        raise given.bad(f"{given.value!r} is no time: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M, DAYS-H:M:S") from None
+        raise given.bad(
+            f"{given.value[:100]!r} is no time: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M, DAYS-H:M:S"
+        ) from None
 
 
 def _mebibytes(given: WrittenOption) -> int:

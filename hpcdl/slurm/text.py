@@ -124,7 +124,7 @@ def duration(text: str) -> float | None:
     said.
     """
     text = told(text)
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    match = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", text)
     if match is None or text.lower() in _ENDLESS:
         return None
     days, parts = int(match[1] or 0), [int(part) for part in match.groups()[1:] if part is not None]

@@ -29,6 +29,7 @@ PIECES = (
     b"9" * 20, b"9" * 400, b"-1", b"1e400", b"nan", b"inf", b"{}", b"[]", b"null", b'"', b"^", b"*", b":", b"=", b"\t",
     b"1-00:00:00", b"\xc2\xb2", b"\xd9\xa3", b"Job <1> is not found\n", b"PENDING", b"L\xc3\xa4uft", b"Infinity", b"-",
     b"9999-99-99T99:99:99", b"Feb 30 25:61", b"\xe2\x80\xa8", b"\x0c", b"\x1b[31m", b"300:-5", b"[3-1]", b"[", b"]",
+    b"9" * 5000,
 )  # fmt: skip
 NAMED = {
     "squeue": "jobs", "sinfo": "nodes", "sacct": "accounting", "bjobs": "bjobs", "bhist": "bhist", "bhosts": "bhosts",

@@ -63,9 +63,9 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 def parse_duration(text: str) -> float:
     """`"90"`, `"90s"`, `"45min"`, `"1.5h"`, `"2d"`, `"1h30m"` -> seconds; ValueError where it is no such text."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(s|min|m|h|d|)", text.strip().lower())
+    parts = re.findall(r"(\d{1,12}(?:\.\d{1,12})?)(s|min|m|h|d|)", text.strip().lower())
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower():
-        raise ValueError(f"{text!r} is not a duration like 90s, 45min, 2h or 1h30m")
+        raise ValueError(f"{text[:100]!r} is not a duration like 90s, 45min, 2h or 1h30m")
     return sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
 
 
@@ -92,7 +92,7 @@ def fold_nodes(names: Iterable[str]) -> str:
     groups: dict[tuple[str, int], list[int]] = {}
     plain: list[str] = []
     for name in sorted(set(names)):
-        match = re.fullmatch(r"(.*?)(\d+)", name)
+        match = re.fullmatch(r"(.*?)(\d{1,15})", name)
         if match is None:
             plain.append(name)
         else:
@@ -108,14 +108,14 @@ def fold_nodes(names: Iterable[str]) -> str:
     return ",".join(parts)
 
 
-_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+_SLURM_TIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
 
 
 def slurm_seconds(text: str) -> float:
     """A time as Slurm writes it: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M, DAYS-H:M:S. Raises ValueError."""
     match = _SLURM_TIME.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a time")
+        raise ValueError(f"{text[:100]!r} is not a time")
     days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     if days is not None or len(numbers) == 3:
@@ -197,7 +197,7 @@ def _range(text: str) -> list[str]:
 
 def natural(name: str) -> list[tuple[int, int, str]]:
     """For sorting names as people do: `n2` comes before `n10`."""
-    parts = re.split(r"([0-9]+)", name)
+    parts = re.split(r"([0-9]{1,15})", name)
     return [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts if part]
 
 
