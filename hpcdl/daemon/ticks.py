@@ -41,7 +41,9 @@ class Ticks:
 
     def _tell(self, event: JobExecutionEvent) -> None:
         if event.code == EVENT_JOB_ERROR:
-            log.error("tick %s failed: %s\n%s", event.job_id, event.exception, event.traceback)
+            # A disk that is full, or no descriptor left: where that was met says nothing more.
+            traceback = "" if isinstance(event.exception, OSError) else f"\n{event.traceback}"
+            log.error("tick %s failed: %s%s", event.job_id, event.exception, traceback)
             self._on_trouble(f"tick {event.job_id}", f"{type(event.exception).__name__}: {event.exception}")
         elif event.code == EVENT_JOB_MISSED:
             self._on_trouble(f"tick {event.job_id}", "was missed")

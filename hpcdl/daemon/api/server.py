@@ -7,6 +7,7 @@ import socket
 import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,30 +89,42 @@ MOST, PERIOD_S = 20, 60.0
 
 
 class LogRateFilter(logging.Filter):
-    """Keeps strangers from filling the daemon's log with what libraries say of connections: of LIBRARIES at most MOST
-    records in PERIOD_S; the next one says how many are missing. A filter for a handler."""
+    """Keeps strangers, and what fails again and again (no descriptor is left), from filling the daemon's log: at most
+    MOST records in PERIOD_S of what LIBRARIES say together, and of each line of ours that warns; the next one says how
+    many are missing. A filter for a handler."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._monotonic = monotonic
-        self._since = -PERIOD_S
-        self._told = self._left_out = 0
+        self._written: dict[tuple[str, int], _Written] = {}  # as many as there are lines that log
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is written."""
-        if record.name.partition(".")[0] not in LIBRARIES:
+        library = record.name.partition(".")[0] in LIBRARIES
+        if not library and record.levelno < logging.WARNING:
             return True
         now = self._monotonic()
-        if now - self._since >= PERIOD_S:
-            self._since, self._told = now, 0
-        if self._told >= MOST:
-            self._left_out += 1
+        line = ("", 0) if library else (record.pathname, record.lineno)
+        written = self._written.setdefault(line, _Written(now))
+        if now - written.since >= PERIOD_S:
+            written.since, written.number = now, 0
+        if written.number >= MOST:
+            written.left_out += 1
             return False
-        self._told += 1
-        if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} ({self._left_out} more of these are left out)", None
-            self._left_out = 0
+        written.number += 1
+        if written.left_out:
+            record.msg, record.args = f"{record.getMessage()} ({written.left_out} more of these are left out)", None
+            written.left_out = 0
         return True
+
+
+@dataclass(slots=True)
+class _Written:
+    """Of one kind of records: `number` written since `since`."""
+
+    since: float
+    number: int = 0
+    left_out: int = 0
 
 
 class PingedProtocol(WebSocketsSansIOProtocol):
