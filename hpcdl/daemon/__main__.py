@@ -24,6 +24,8 @@ from hpcdl.wire.private_files import NotPrivate, check_way
 
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
+NO_MEMORY = "no memory is left (ulimit -v, or the machine's): the daemon did not start; start it where it may have more"
+
 
 def main() -> int:
     """Runs until it is stopped. What keeps it from starting is said in one line."""
@@ -65,6 +67,7 @@ def main() -> int:
         BadPolicyFile,
         NotPrivate,
         OSError,
+        MemoryError,
     ) as error:
         text = _told(error, options.home)
         if not options.foreground:
@@ -95,7 +98,7 @@ def _told(error: Exception, home: Path) -> str:
     if isinstance(error, OSError) and error.strerror:
         step = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "correct that"
         return f"{error.filename or home}: {error.strerror}: {step}, then start it again"
-    return str(error)
+    return NO_MEMORY if isinstance(error, MemoryError) else str(error)
 
 
 def _begin_logging(home: Path | None) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -63,6 +64,7 @@ from hpcdl.daemon.idle_gpus import IdleGpus
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.local_agent import LocalAgent
 from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.memory import end_without_memory, watch_memory
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.notifier import Notifier
 from hpcdl.daemon.ready import ReadyPipe
@@ -221,6 +223,8 @@ class Daemon:
         Threads may go on: whoever calls ends the process without them, since the ledger is closed.
         """
         self._running = running = asyncio.get_running_loop()
+        running.set_exception_handler(_unhandled)
+        watch_memory()
         self._stopping = asyncio.Event()
         changes = Changes(running)
         self._ahead = Ahead()
@@ -556,6 +560,11 @@ class Daemon:
                 self.lease.release()
         except (JournalError, OSError) as error:
             log.error("closing: %s", error)
+
+
+def _unhandled(running: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    end_without_memory(context.get("exception"))
+    running.default_exception_handler(context)
 
 
 async def _aside(function: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from hpcdl.core.model.events import Recorded
 from hpcdl.core.model.pilot import Hole
 from hpcdl.core.model.world import Job, World
 from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.memory import end_without_memory
 from hpcdl.daemon.meter import Durations
 
 log = logging.getLogger("hpcdl.daemon")
@@ -150,6 +151,7 @@ class ControllerLoop:
             log.error("lease lost: %s", error)
             self._on_lost(str(error))
         except BaseException as error:
+            end_without_memory(error)
             # A daemon without its controller would only seem to live: the next one starts from the ledger.
             log.exception("the controller failed")
             self._on_lost(f"the controller failed: {error}")
@@ -189,6 +191,7 @@ class ControllerLoop:
                 try:
                     call.answer.set_result(call.function(self._controller))
                 except Exception as error:  # handed to whoever asked
+                    end_without_memory(error)
                     call.answer.set_exception(error)
 
     def _step(self, items: list[_Item]) -> None:
@@ -202,6 +205,7 @@ class ControllerLoop:
             self._fail(items, error)
             return
         except Exception as error:
+            end_without_memory(error)
             if len(items) > 1:  # find the one at fault, and do the others
                 for item in items:
                     self._step([item])
@@ -239,6 +243,7 @@ class ControllerLoop:
             self._decide_later()
             return
         except Exception as error:
+            end_without_memory(error)
             log.exception("a decision failed")
             self._decide_later()
             trouble = f"{type(error).__name__}: {error}"[:500]

@@ -11,6 +11,8 @@ from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_J
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from hpcdl.daemon.memory import end_without_memory
+
 log = logging.getLogger("hpcdl.daemon")
 
 
@@ -41,6 +43,7 @@ class Ticks:
 
     def _tell(self, event: JobExecutionEvent) -> None:
         if event.code == EVENT_JOB_ERROR:
+            end_without_memory(event.exception)
             # A disk that is full, or no descriptor left: where that was met says nothing more.
             traceback = "" if isinstance(event.exception, OSError) else f"\n{event.traceback}"
             log.error("tick %s failed: %s%s", event.job_id, event.exception, traceback)

@@ -35,6 +35,7 @@ from hpcdl.daemon.api.http import ApiProblem, error_answer, json_answer, not_fou
 from hpcdl.daemon.api.jobs import VERBS
 from hpcdl.daemon.api.viewers import ONLY as VIEWERS_ONLY
 from hpcdl.daemon.api.viewers import AccessRole
+from hpcdl.daemon.memory import end_without_memory
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -126,7 +127,8 @@ class Api:
                 return error_answer(503, f"nothing was recorded: {error}", "not-recorded")
             except ClientDisconnect:
                 return error_answer(400, "the client went away", "gone")
-            except Exception:
+            except Exception as error:
+                end_without_memory(error)
                 self._log_fault(request)
                 return error_answer(500, "the daemon failed at this: see $HPCDL_HOME/daemon.log", "internal")
 
