@@ -2,7 +2,8 @@
 
 The agent is a subreaper: a process that hides from its supervisor (another session, no environment) becomes the agent's
 child when the supervisor dies. Every child that the agent did not start itself is such an orphan (`Orphans`). What a
-dead supervisor leaves of its part is found by tag, too, and by the file `processes` in its run folder (`Remains`).
+dead supervisor leaves of its part is found by tag and by mark, too, and by the file `processes` in its run folder
+(`Remains`).
 Nothing else is ever signalled.
 """
 
@@ -85,12 +86,14 @@ REMAINS_KILL_S = 0.5
 
 
 class Remains:
-    """What is left of a part whose supervisor is gone: by its tag, by what was recorded below the supervisor, and by
-    what came to the agent itself. All methods may be called in any thread."""
+    """What is left of a part whose supervisor is gone: by its tag and its mark, by what was recorded below the
+    supervisor, and by what came to the agent itself. All methods may be called in any thread."""
 
-    def __init__(self, folder: Path, tag: str, orphans: Orphans) -> None:
+    def __init__(self, folder: Path, tag: str, mark: int, orphans: Orphans) -> None:
+        """`mark`: the limit by which its processes are known, 0: they have none."""
         self._folder = folder
         self._tag = tag
+        self._mark = mark
         self._orphans = orphans
         self._seen: tuple[Process, ...] = ()
 
@@ -109,7 +112,8 @@ class Remains:
     def find(self) -> list[Process]:
         """What lives of it, without its supervisor."""
         known = processes.kin([*self._seen, *process_file.read_process_file(self._folder).below])
-        found = {each.pid: each for each in [*known, *processes.tagged(self._tag)]}
+        marked = processes.marked(self._mark)
+        found = {each.pid: each for each in [*known, *marked, *processes.tagged(self._tag)]}
         return [each for pid, each in sorted(found.items()) if pid != os.getpid()]
 
     def end(self) -> int:

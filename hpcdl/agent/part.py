@@ -26,6 +26,7 @@ from hpcdl.agent.rendezvous import Port, check_meeting_point
 from hpcdl.agent.report_log import Key, boottime
 from hpcdl.agent.shell import ShellTarget, place
 from hpcdl.agent.start_request import StartRefusal, indices_of, make_start, resume_variable
+from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.node_faults import MOUNT
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, RESCALES, TORCHRUN
@@ -197,7 +198,9 @@ class AgentPart:
         self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
         self._same_boot = True
         self.damage = "" if found is None else found.damage
-        self._remains = Remains(self.folder, site.start_tag(key), site.orphans)
+        start_tag, started = site.start_tag(key), None if found is None else found.start
+        mark = processes.mark_of(start_tag) if started is None else started.mark
+        self._remains = Remains(self.folder, start_tag, mark, site.orphans)
         spec = None if order is None else order.spec
         self.share = None if spec is None else spec.share  # what its job agreed to on its GPUs
         self._grant = Grant(site, key, self._remains, self.share, None if spec is None else spec.gpu_memory_mib)

@@ -25,6 +25,7 @@ from hpcdl.agent.report_log import Key
 from hpcdl.agent.supervisor import launch, process_file, processes
 from hpcdl.agent.supervisor.process_file import ProcessFile
 from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.resources import mark
 from hpcdl.agent.supervisor.start_file import read_start
 from hpcdl.wire import messages as msg
 from hpcdl.wire.private_files import NotPrivate, open_private_folder
@@ -52,11 +53,13 @@ SIGNALS = frozenset({"INT", "TERM", "QUIT", "HUP"})
 
 @dataclass(frozen=True, slots=True)
 class ShellTarget:
-    """Where a command is to run. `tag`: names the part of the incarnation; `env`: complete, but for its own tag."""
+    """Where a command is to run. `tag`: names the part of the incarnation; `env`: complete, but for its own tag;
+    `mark`: that of the incarnation's processes."""
 
     tag: str
     cwd: str
     env: Mapping[str, str]
+    mark: int = 0
 
 
 class Shell:
@@ -162,6 +165,12 @@ class Shell:
 
     def _popen(self, end: int, prepare: Callable[[], None], more: dict[str, str]) -> "subprocess.Popen[bytes]":
         """Starts it with `end` as stdin, stdout and stderr, and `more` variables."""
+        number = self._place.mark
+
+        def first() -> None:
+            prepare()
+            mark(number)
+
         return subprocess.Popen(
             self._opened.argv,
             cwd=self._place.cwd,
@@ -171,7 +180,7 @@ class Shell:
             stderr=end,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=prepare,
+            preexec_fn=first,
         )
 
     def _start_on_terminal(self) -> "subprocess.Popen[bytes]":
@@ -433,7 +442,7 @@ def place(folder: Path, tag: str, gpu_env: Mapping[str, str]) -> ShellTarget:
     env = {name: value for name, value in start.env.items() if name not in NOT_FOR_OTHERS}
     if start.checkpoint_dir is not None:
         env["HPCDL_JOB_CHECKPOINT_DIR"] = start.checkpoint_dir
-    return ShellTarget(tag, start.cwd, env | dict(start.gpu_env or {}) | dict(gpu_env))
+    return ShellTarget(tag, start.cwd, env | dict(start.gpu_env or {}) | dict(gpu_env), start.mark)
 
 
 class Shells:

@@ -19,6 +19,7 @@ from hpcdl.agent.library import with_library
 from hpcdl.agent.rendezvous import group_environment
 from hpcdl.agent.steps.layout import filled
 from hpcdl.agent.supervisor.packets import RescalePacket
+from hpcdl.agent.supervisor.processes import mark_of
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, SAVED_STEP, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
 from hpcdl.core.model.arrays import variables
@@ -138,6 +139,7 @@ def make_start(
             log_limit_bytes=site.settings.log_limit_bytes,
             rescale=spec.rescale,
             request=request.id,
+            mark=mark_of(tag_of(tag, order)),
             batch=bool(site.allocation),
             identity=order.identity,
             continue_from=spec.continue_from,

@@ -18,6 +18,7 @@ from tests.system.cluster import Cluster, kill
 
 pytestmark = pytest.mark.timeout(600)
 HIDING = Path(__file__).parents[1] / "agent" / "hiding.py"
+VANISHING = HIDING.with_name("vanishing.py")
 Kill = Callable[[Cluster, dict[str, Any]], None]
 
 
@@ -70,3 +71,19 @@ def test_what_hides_ends_with_its_job(make_cluster: Callable[..., Cluster], tmp_
     cluster.cli("daemon", "stop", "--now")
     if file.exists():  # it was started again before the cancel came
         assert processes.process_of(int(file.read_text())) is None
+
+
+def test_what_hides_as_supervisor_and_agent_die_together_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """Before anybody has looked: nothing names it but the limit that it inherited."""
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    command = (sys.executable, str(VANISHING), str(folder))
+    job = int(cluster.cli("submit", "--json", "--gpus", "4", "--", *command)["jobs"][0]["id"])
+    cluster.until(lambda: len(list(folder.iterdir())) >= 2)
+    cluster.cli("cancel", str(job))
+    cluster.until_state(job, "CANCELLED")
+    after = cluster.submit(steps=5, gpus="4")
+    cluster.until_done(after)
+    hidden = [int(path.name) for path in folder.iterdir()]
+    assert len(hidden) >= 2
+    assert [pid for pid in hidden if processes.process_of(pid) is not None] == [], "their GPUs were given on"

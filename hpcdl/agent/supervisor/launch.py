@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from hpcdl.agent.child import dies_with, prctl
 from hpcdl.agent.supervisor.node_faults import MOUNT
-from hpcdl.agent.supervisor.resources import bind, enter
+from hpcdl.agent.supervisor.resources import bind, enter, mark
 from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -73,6 +73,7 @@ def launch(
     def prepare() -> None:
         die()
         bind(cpus)
+        mark(start.mark)
         if cgroup is not None:
             enter(cgroup)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def bind(cpus: Collection[int], thread: int = 0) -> None:
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(thread, cpus)
+
+
+def mark(limit: int) -> None:
+    """Has this process, and whatever it starts, be known by that limit (`processes.mark_of`); 0: it has none."""
+    if limit:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(processes.MARKED, (limit, limit))
 
 
 def enter(entrance: int) -> None:

@@ -86,6 +86,7 @@ class Start:
     memory_mib: int | None = None  # that its processes may take together; None: no limit
     output: str = ""  # the file that has its output, too; "": none
     error: str = ""  # the same of its stderr alone
+    mark: int = 0  # the limit by which its processes are known, whatever they hide (processes.py); 0: none
     apart: bool = False  # stdout and stderr come by a pipe each, and the log knows which is which
     nonce: str = ""  # of this start, "" where it has none
     nonces: tuple[str, ...] = ()  # of the job's starts that its home knows

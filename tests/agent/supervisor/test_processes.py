@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +179,35 @@ def test_without_pidfds_the_check_is_what_protects(
 
 def test_the_boot_has_a_name() -> None:
     assert len(processes.boot_id()) == 36
+
+
+def test_a_mark_stays_whatever_a_process_hides(tmp_path: Path) -> None:
+    mark = processes.mark_of("i:7:2:n1")
+    assert mark != processes.mark_of("i:7:3:n1")
+    assert processes.marked(mark) == []
+    file = tmp_path / "pid"
+    script = (
+        "import os, sys\n"
+        "from hpcdl.agent.supervisor.resources import mark\n"
+        f"mark({mark})\n"
+        "os.setsid()\n"
+        "if os.fork(): os._exit(0)\n"
+        f"open({str(file)!r} + '.new', 'w').write(str(os.getpid())); os.rename({str(file)!r} + '.new', {str(file)!r})\n"
+        "os.execve('/bin/sleep', ['sleep', '300'], {})\n"
+    )
+    subprocess.Popen([sys.executable, "-c", script]).wait()
+    until(file.exists, "its pid")
+    pid = int(file.read_text())
+    try:
+        until(lambda: [each.pid for each in processes.marked(mark)] == [pid], "it is found")
+        assert processes.process_of(pid).tag == ""  # type: ignore[union-attr]
+        assert processes.marked(processes.mark_of("i:7:3:n1")) == []
+    finally:
+        for each in processes.marked(mark):
+            processes.signal_process(each, signal.SIGKILL)
+    until(lambda: not processes.marked(mark), "its end")
+
+
+@pytest.mark.parametrize("mark", [0, -1, 1024, 8 << 20, 1 << 60])
+def test_what_may_be_anybodys_limit_is_no_mark(mark: int) -> None:
+    assert processes.marked(mark) == []
