@@ -38,6 +38,10 @@ class DaemonAway(ClientError):
     """No daemon answers for this HPCDL_HOME. Whether an earlier attempt was carried out is not known."""
 
 
+class AccessUnusable(ClientError):
+    """The access file is damaged, or open to others: whether a daemon runs is not said by it."""
+
+
 class CopyWithoutDaemon(ClientError):
     """This HPCDL_HOME is a copy of another one, and no daemon was started on it yet."""
 
@@ -225,7 +229,7 @@ class Client:
             raise _Absent(f"no daemon is running for {self.home}: {START}") from None
         except AccessError as error:
             if (self.home / NAME).exists():  # damaged or open to others: waiting does not help
-                raise ClientError(str(error)) from None
+                raise AccessUnusable(str(error)) from None
             raise _Absent(f"no daemon is running for {self.home}: {START}") from None
         if self._access is not None and access.instance != self._access.instance:
             raise ClientError(f"another daemon took over {self.home}: run the command again")

@@ -18,7 +18,7 @@ from hpcdl.cli.job_row import connect
 from hpcdl.cli.offline import proven
 from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_json, progress, say
 from hpcdl.cli.params import check_folder, replacing
-from hpcdl.client import CopyWithoutDaemon, DaemonAway
+from hpcdl.client import AccessUnusable, ClientError, CopyWithoutDaemon, DaemonAway
 from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ def ledger() -> None:
 
 
 @contextmanager
-def leased_ledger(home: Path) -> Iterator[Path]:
-    """The ledger while no daemon runs, and none can start. Asks the batch system where only that knows."""
+def leased_ledger(home: Path, away: ClientError | None = None) -> Iterator[Path]:
+    """The ledger while no daemon runs, and none can start. Asks the batch system where only that knows. `away`: how a
+    daemon was missed."""
     from hpcdl.daemon.clock import WallClock
+    from hpcdl.daemon.identity import original_of
     from hpcdl.ledger.lease import LeaseHeld
     from hpcdl.ledger.offline import leased
 
@@ -52,6 +54,13 @@ def leased_ledger(home: Path) -> Iterator[Path]:
         except LeaseHeld as error:
             if not error.here:
                 raise
+            if isinstance(away, AccessUnusable):
+                raise away from None
+            if (original := original_of(home)) is not None:
+                raise click.ClickException(
+                    f"{home} is a copy of {original}, made while {error.holder or 'a daemon'} ran there: remove "
+                    f"{home}/lease.*, then run this again"
+                ) from None
             raise click.ClickException(
                 f"a daemon already runs on {home}, {error.holder}, and this needs the ledger to itself: "
                 "hpcdl daemon stop saves all jobs and ends it; then run this again"
@@ -65,8 +74,8 @@ def any_ledger(ctx: click.Context, tell: Callable[[str], None]) -> Iterator[tupl
     client = connect(ctx, 0.0)
     try:
         copy = Path(client.request("POST", "/v1/ledger/copy", {}, wait_s=300.0)["path"])
-    except (DaemonAway, CopyWithoutDaemon):
-        with leased_ledger(ctx.find_root().obj) as path:
+    except (DaemonAway, CopyWithoutDaemon, AccessUnusable) as away:
+        with leased_ledger(ctx.find_root().obj, away) as path:
             yield path, False
         return
     tell(f"the running daemon made {copy}")

@@ -15,7 +15,7 @@ NAME = "access.json"
 VERSION = 1
 LIMIT = 64 * 1024  # bytes; a certificate has under 1 KiB
 _START = "start a daemon with: hpcdl daemon start"
-_AGAIN = "run: hpcdl daemon stop, then hpcdl daemon start"
+_AGAIN = "a daemon that runs writes it anew within 10 s; where none does, hpcdl daemon start does"
 
 
 class AccessError(Exception):

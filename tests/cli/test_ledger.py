@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from hpcdl.cli.job_row import moment_text
+from hpcdl.core.model.events import DaemonStarted
 from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.wire.access import AccessFile, write_access
 from tests.cli.conftest import Run
 from tests.ledger.histories import submissions
 from tests.report.story import set_three
@@ -113,3 +116,43 @@ def test_a_damaged_file_is_told_in_a_line(ledger: Path, hpcdl: Run) -> None:
         assert (done.code, done.out) == (1, "")
         assert done.err.count("\n") == 1
         assert "restore a copy of it" in done.err
+
+
+@pytest.mark.parametrize("command", ["verify", "export"])
+def test_beside_a_damaged_access_file(ledger: Path, hpcdl: Run, command: str) -> None:
+    """Where no daemon runs there is nothing to find by it; where one does, it is written anew soon."""
+    (ledger / "access.json").write_text("{")
+    (ledger / "access.json").chmod(0o600)
+    assert hpcdl("ledger", command).code == 0
+    lease = Lease.acquire(ledger, now=1.0)
+    try:
+        done = hpcdl("ledger", command)
+    finally:
+        lease.release()
+    assert (done.code, done.out) == (1, "")
+    assert done.err.endswith(
+        "a daemon that runs writes it anew within 10 s; where none does, hpcdl daemon start does\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["verify", "rebuild", "vacuum", "export"])
+def test_in_a_copy_of_a_home_that_is_in_use(ledger: Path, hpcdl: Run, tmp_path: Path, command: str) -> None:
+    with SqliteJournal(ledger / "ledger.sqlite") as journal:
+        journal.append([(2e9, DaemonStarted(1, "1", os.getpid(), "h"))])
+    (ledger / "tls").mkdir(mode=0o700)
+    (ledger / "tls" / "instance").write_text("i")
+    write_access(ledger, AccessFile("i", "127.0.0.1", 1, "-----BEGIN CERTIFICATE-----", "t" * 32, os.getpid(), 1))
+    lease, copy = Lease.acquire(ledger, now=1.0), tmp_path / "copy"
+    try:
+        shutil.copytree(ledger, copy)
+    finally:
+        lease.release()
+    (copy / "tls" / "instance").chmod(0o600)
+    (ledger / "tls" / "instance").chmod(0o600)
+    done = hpcdl("--home", copy, "ledger", command)
+    assert (done.code, done.out) == (1, "")
+    assert f"{copy} is a copy of {ledger}, made while process {os.getpid()} on" in done.err
+    assert done.err.endswith(f"ran there: remove {copy}/lease.*, then run this again\n")
+    for path in copy.glob("lease.*"):
+        path.unlink()
+    assert hpcdl("--home", copy, "ledger", command).code == 0, "the step that it named"

@@ -133,7 +133,7 @@ def test_bad_fields_are_named_without_the_token(
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b"{", b"[" * 60000, b'{"version": 1}'])
 def test_damage_is_one_clear_line(content: bytes, home: Path) -> None:
     (home / "access.json").write_bytes(content)
-    with pytest.raises(AccessError, match=r"is damaged \(.*\): run: hpcdl daemon stop"):
+    with pytest.raises(AccessError, match=r"is damaged \(.*\): a daemon that runs writes it anew"):
         read_access(home)
 
 
