@@ -41,8 +41,8 @@ class Shares:
     """GPU-seconds. `useful`: training whose work was kept. `starting`: from the grant to the first step, of resumes
     too. `saving`: periodic checkpoints, and from the request to suspend (or the exit) until the GPU was seen free.
     `rescaling`: without progress while nodes come or go. `lost`: training after the last durable checkpoint before an
-    end that was no suspend, done or cancelled by its user: what the next start trains again; and all of an attempt that
-    failed before it trained. `idle`: held by no job.
+    end that was no suspend, done or cancelled by its user: what the next start trains again; all of an attempt that
+    failed before it trained; and the end of a script that was cut off. `idle`: held by no job.
     """
 
     useful: float = 0.0

@@ -42,6 +42,8 @@ class Work:
     """It has done a step, as far as it reports."""
     in_vain: bool = False
     """It failed before its training began."""
+    end_at: float | None = None
+    """When its script's end began, after the last step."""
     lost_steps: int = 0
     """Of the training that is lost."""
     ended: ev.IncarnationEnded | None = None
@@ -140,6 +142,8 @@ class AccountEvents:
             case ev.TrainerReady():
                 work = self._work(event)
                 work.began = event.step if work.began is None else work.began
+            case ev.TrainingDone():
+                self._work(event).end_at = at - max(0.0, event.age_s)
             case ev.ResumedBehind():
                 for (job, number), earlier in self.work.items():
                     if job == event.job and number <= event.incarnation:
@@ -151,6 +155,8 @@ class AccountEvents:
                 saved = event.step is not None and event.reached is not None and event.step >= event.reached
                 work = self._work(event)
                 work.ended = event
+                if work.end_at is not None and event.cause is not Cause.DONE:
+                    work.lost.append((work.end_at, at))  # the end of its script starts over
                 work.in_vain = event.cause in FAILURES and work.began is None and not work.gained
                 # Who began and was cancelled before a step has trained nothing; who reports nothing may have.
                 idle = event.cause is Cause.CANCELLED and work.began is not None and not work.gained

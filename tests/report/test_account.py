@@ -54,6 +54,23 @@ def test_set_three_of_the_paper() -> None:
     assert shown == ["0.000", "<0.001", "0.001", "0.510", "12.346", "99.999", "104.2", "12345.6"]
 
 
+def test_the_end_of_a_script_that_was_cut_off_is_lost_and_its_training_is_not() -> None:
+    done = [
+        (0, node("n1", 1)),
+        (0, ev.JobSubmitted(1, spec(), "1")),
+        (0, ev.StartRequested(1, 1, ("n1",), placed([0]))),
+        (10, ev.TrainerReady(1, 1, 1, "n1")),
+        (60, ev.Saved(1, 1, 1, "n1", step=100)),
+        (60, ev.TrainingDone(1, 1, 1, "n1", step=100)),
+        (90, ev.Exited(1, 1, 1, "n1", signal="SIGKILL", done=True)),
+        (90, ev.GpusFreed(1, 1, 1, "n1")),
+    ]
+    cut = told([*done, (90, ev.IncarnationEnded(1, 1, Cause.INFRASTRUCTURE, reached=100, step=100))])
+    assert cut.shares == Shares(useful=50, starting=10, lost=30)
+    whole = told([*done, (90, ev.IncarnationEnded(1, 1, Cause.DONE, reached=100, step=100))])
+    assert whole.shares == Shares(useful=80, starting=10)
+
+
 def test_gpu_hours_by_tag() -> None:
     def job(number: int, *tags: str) -> list[tuple[float, ev.Event]]:
         spec = JobSpec(("train",), "a", "jo", tags=tags)
