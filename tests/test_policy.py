@@ -2,7 +2,10 @@
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 import hpcdl.policy
 from hpcdl.policies import all_policies
@@ -40,3 +43,14 @@ def test_the_guides_example_imports_from_nowhere_else_and_decides(tmp_path: Path
     hpcdl.policy.check(plan, seen)
     assert [None if each.placement is None else each.placement.per_node for each in plan.targets] == [None, 1, 2]
     assert plan.targets[0].reason == "needs 4 GPUs on a node: 1 free, and smaller jobs go first"
+
+
+@pytest.mark.parametrize("name", all_policies().names())
+def test_a_job_that_has_only_its_scripts_end_to_run_is_placed(name: str) -> None:
+    """All of its steps are done, and that end was cut off: nothing is left to train, and it is not forgotten."""
+    over = replace(job(1, total=100), step=100, in_end=True, end_s=30.0)
+    others = (job(2, total=100), job(3))
+    seen = View(1000.0, (NodeView("n1", (0, 1, 2, 3)), NodeView("n2", (0, 1, 2, 3))), (over, *others))
+    plan = all_policies().make(name).decide(seen)
+    hpcdl.policy.check(plan, seen)
+    assert next(each for each in plan.targets if each.job == 1).placement is not None

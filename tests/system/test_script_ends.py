@@ -1,17 +1,19 @@
 """What follows the last step is a part of the job: scripts that evaluate and export, ended there in many ways."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.extent import ALL
 from tests.system.cluster import Cluster
 
 STEPS = 30
@@ -295,3 +297,36 @@ def test_a_higher_priority_takes_the_gpus_of_an_end_and_it_starts_over(
     cluster.until_done(script.id)
     assert script.exported
     assert len(script.said("trained")) == STEPS
+
+
+KILLS = 100 if ALL else 6
+EXPORTS = """
+say("evaluates")
+for part in range(20):
+    time.sleep(0.02)
+    say("parts")
+with open("final.tmp", "w") as file:
+    file.write("{}")
+os.rename("final.tmp", "final.json")
+"""
+
+
+def test_kills_at_any_instant_of_an_end_lose_nothing_of_it(cluster: Cluster, tmp_path: Path) -> None:
+    """DONE is said only where the export is there, and no step is trained twice."""
+    moments, kills, number = random.Random(3), 0, 0
+    while kills < KILLS:
+        number += 1
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        script = Script(cluster, folder, f"{TRAINS}train()\n{EXPORTS}")
+        for times in (1, 2):
+            pid = script.until_said("evaluates", times)
+            time.sleep(moments.random() * 0.6)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            if script.exported:
+                break
+        cluster.until_done(script.id)
+        assert script.exported
+        assert len(script.said("trained")) == STEPS
