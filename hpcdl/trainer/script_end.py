@@ -11,6 +11,7 @@ import opcode
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -20,16 +21,16 @@ class ScriptEnd:
     said."""
 
     def __init__(self, on_end: Callable[[], object]) -> None:
-        """`on_end`: called once, in any thread, when the script has come to its end."""
+        """`on_end`: called once, when the script has come to its end."""
         self._on_end = on_end
-        self._lock = threading.Lock()
         self._said = False
         self._script = _outermost_frame()
         self._left_by_exit = False
         self._exit = sys.exit
         sys.exit = self._remember
-        # A thread hears of it though an exit handler hangs; the handler is there where threads are not run any more.
-        threading.Thread(target=self._wait, name="hpcdl-script-end", daemon=True).start()
+        # As the main thread ends, before the others are waited for: not in Python 3.8, nor once that has begun.
+        with suppress(AttributeError, RuntimeError):
+            threading._register_atexit(self._look)  # type: ignore[attr-defined]
         atexit.register(self._look)
 
     def _remember(self, status: Any = None, /) -> Any:
@@ -37,15 +38,9 @@ class ScriptEnd:
             self._left_by_exit = status is None or status == 0
         return self._exit(status)
 
-    def _wait(self) -> None:
-        threading.main_thread().join()
-        self._look()
-
     def _look(self) -> None:
-        with self._lock:
-            ended = not self._said and (_has_returned(self._script) or (self._left_by_exit and not _has_failed()))
-            self._said = self._said or ended
-        if ended:
+        if not self._said and (_has_returned(self._script) or (self._left_by_exit and not _has_failed())):
+            self._said = True
             self._on_end()
 
 
