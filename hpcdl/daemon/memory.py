@@ -13,8 +13,6 @@ import threading
 import time
 from typing import NoReturn
 
-log = logging.getLogger("hpcdl.daemon")
-
 EXIT = 5
 
 ROOM_BYTES = 9 << 20
@@ -23,7 +21,7 @@ ROOM_BYTES = 9 << 20
 LOOK_S, LOOKS = 0.5, 4
 """How often it is looked for, and how often in a row it must be missing: a large request gives back what it took."""
 
-_reserve = [bytearray(1 << 20)]
+_reserve = [bytearray(8 << 20)]
 """What a last line needs; freed for it."""
 
 ENDED = (
@@ -38,11 +36,17 @@ def end_without_memory(error: BaseException | None) -> None:
         _end()
 
 
+_LINE = f" CRITICAL hpcdl.daemon: {ENDED}\n".encode()
+
+
 def _end() -> NoReturn:
     _reserve.clear()
     try:
-        log.critical(ENDED)
-        logging.shutdown()
+        # Logging would swallow what it meets on the way, and take more than this does.
+        line = time.strftime("%Y-%m-%d %H:%M:%S,000").encode() + _LINE
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler):
+                os.write(handler.stream.fileno(), line)
     finally:
         os._exit(EXIT)
 
