@@ -11,7 +11,6 @@ import functools
 import os
 import random
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ HELD = "held"  # beside the libraries' states
 LIMIT = 20_000  # objects that are looked at, and
 ENTRIES = 1_000  # entries of a list or dict: what has more is data
 LIBRARIES = ("site-packages", "dist-packages")
-STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def is_generator(value: Any) -> bool:

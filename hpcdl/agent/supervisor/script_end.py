@@ -15,6 +15,8 @@ TICKS = os.sysconf("SC_CLK_TCK")  # of a second
 
 MOMENT_S = 0.2  # in which a shell's next command comes to nothing
 
+WATCH_S = 10.0  # after the scripts' ends, in which a next command would begin
+
 
 class Teardown:
     """Whether what still runs of a trainer is only on its way out: all of its ranks have come to the ends of their
@@ -25,16 +27,22 @@ class Teardown:
         self._newest = 0.0  # when the newest process was started, seconds after boot
         self._shell = False  # the main process is one
         self._rank_at: float | None = None  # when a rank was last seen to run
+        self._since: float | None = None  # when it was first seen that all ranks had left
 
     def look(self, now: float) -> None:
         """Once a turn while the main process runs."""
         if self._trainer.left_at is None:
             return
+        self._since = now if self._since is None else self._since
         if self._trainer.living_ranks:
             self._rank_at = now
         below = self._trainer.below()
         self._newest = max([self._newest, *(each.start_ticks / TICKS for each in below)])
         self._shell = self._trainer.main is not None and processes.name_of(self._trainer.main) in SHELLS
+
+    def starts(self, now: float) -> bool:
+        """Whether to look often: what is started and ends between two looks is not seen."""
+        return self._trainer.left_at is not None and (self._since is None or now - self._since < WATCH_S)
 
     def begun(self, code: int | None, now: float) -> bool:
         """`code`: with which the main process has ended; None: a signal ended it, or it runs. One other than 0 says

@@ -128,7 +128,7 @@ class Supervisor:
 
     def _timeout(self) -> float:
         ends = self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None
-        if ends or self._trainer.left_at is not None:
+        if ends or self._teardown.starts(self._clock.now()):
             return FAST_TICK_S
         dues = [due for due in (self._clients.next_due, self._drill.due, self._trainer.due) if due is not None]
         return min([DRAIN_TICK_S if self._drain.busy else TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
