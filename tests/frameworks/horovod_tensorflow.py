@@ -5,6 +5,7 @@ import hpcdl.trainer as hpcdl
 hpcdl.attach()  # before the heavy imports
 
 import hashlib  # noqa: E402
+import random  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -23,8 +24,11 @@ optimizer = keras.optimizers.Adam(0.01)
 # Horovod knows TensorFlow's own variables, not those of Keras 3 around them.
 hvd.broadcast_variables([each.value for each in model.variables], root_rank=0)
 weights = [each.value for each in model.trainable_variables]
-for step in suspendable.steps(int(sys.argv[1]), every=5, model=model, optimizer=optimizer, generator=generator):
-    data = generator.normal((16, 8))
+own, sums = random.Random(hvd.rank()), suspendable.Values(drawn=0.0)
+parts = {"model": model, "optimizer": optimizer, "generator": generator, "own": own, "sums": sums}
+for step in suspendable.steps(int(sys.argv[1]), every=5, **parts):
+    sums.drawn += own.random()
+    data = generator.normal((16, 8)) * sums.drawn
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(model(data, training=True)))
     gradients = hvd.DistributedGradientTape(tape).gradient(loss, weights)

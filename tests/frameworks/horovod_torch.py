@@ -24,9 +24,12 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
 # Of the optimizer that resumes: another one shares its groups only until the first load.
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
-parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+own = random.Random(hvd.rank())
+sums = suspendable.Values(scales=[])
+parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "own": own, "sums": sums}
 for step in suspendable.steps(int(sys.argv[1]), every=5, **parts):
-    data = torch.randn(16, 8) * random.random()
+    sums.scales.append(random.random() + 0.1 * own.random())
+    data = torch.randn(16, 8) * sum(sums.scales[-3:])
     optimizer.zero_grad()
     model(data).square().mean().backward()
     optimizer.step()

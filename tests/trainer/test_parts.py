@@ -110,3 +110,12 @@ def test_own_parts_go_on_in_a_loop_of_torch(
     whole = train(tmp_path / "whole", 10)
     train(tmp_path / "parts", 4)
     assert train(tmp_path / "parts", 10) == whole
+
+
+def test_accelerate_takes_only_what_is_each_ranks_own() -> None:
+    from hpcdl.trainer import accelerate
+
+    with pytest.raises(TypeError, match=r"^count: give that to accelerator.register_for_checkpointing$"):
+        next(accelerate.epochs(None, None, 1, count=Counter(), sums=accelerate.Values()))
+    with pytest.raises(TypeError, match="losses has no state"):
+        next(accelerate.epochs(None, None, 1, losses=[]))

@@ -131,8 +131,11 @@ def test_a_rank_for_each_gpu() -> None:
 
 
 STATES = """
-import os, torch, torch.distributed as dist
+import os, random, torch, torch.distributed as dist
+from types import SimpleNamespace
 from hpcdl.trainer.group import broadcast, process_groups
+from hpcdl.trainer.group.in_place import Training
+from hpcdl.trainer.torch import Values
 rank = int(os.environ["HPCDL_LOCAL_RANK"])
 broadcast.PIECE = 64
 
@@ -166,6 +169,12 @@ more = broadcast.share({"part": part, "model": model}, f"from {rank}", 2, rank =
 assert more == "from 2", more
 assert equal(part.state, states(0 if rank == 0 else 2)), part.state
 assert int(model.num_batches_tracked) == (0 if rank == 0 else 1)
+own = {"sums": Values(running=float(rank)), "generator": random.Random(rank)}
+training = SimpleNamespace(parts={"part": part, **own}, step=rank, session=SimpleNamespace(rank=rank))
+Training.spread(training, 2, rank == 1, "")
+source = 2 if rank == 1 else rank
+assert (training.step, own["sums"].running) == (source, source), vars(own["sums"])
+assert own["generator"].random() == random.Random(source).random()
 group.dissolve()
 os.write(1, b"shared\\n")
 """
