@@ -57,7 +57,8 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._session = attach()
             self._ranks = agreement(self._session) if ranks is None else ranks
             self._step = self._epoch = self._batch = 0
-            self._skip = 0
+            self._skip = self._passed = 0  # batches that are done of an epoch, and those of them that are passed over
+            self._last = 1  # batches that were trained at once, at last
             self._saved: int | None = None
             self._next = 0 if every is None else every
             self._epoch_random: dict[str, Any] = {}
@@ -98,8 +99,6 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._data = _data_of(epochs, backend)
             self._random = HeldGenerators(lambda: {"data": adapter})
             if self._folder is not None and self._position is not None:
-                if self._data is not None:
-                    self._data.go_on(self._position.get("data", {"made": 0, "taken": self._position["batch"]}))
                 if backend == "tensorflow":
                     variables.build(model, self._data)
                 # Metrics begin anew with each epoch.
@@ -107,6 +106,9 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 if not self._late or backend == "jax":  # whose trainer makes no variables from here on
                     variables.load(model, self._folder, METRICS)
                     self._late = False
+                if self._data is not None:
+                    place = self._position.get("data", {"made": 0, "taken": self._position["batch"]})
+                    self._data.go_on(place, again=self._made_by() if self._late else 0)
                 self._over = not self._late and self._session.is_complete(self._found, self._limits)
                 if self._over:
                     variables.load(model, self._folder, METRICS)
@@ -129,18 +131,24 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
                 if self._skip or self._late:
                     self._trained = model.train_function
                     model.train_function = self._pass_over if self._skip else self._begin_late
-            elif self._position is not None:  # the whole epoch was passed over, and nothing could be loaded yet
-                self._position["batch"] = 0
-                self._random.restore(self._position["random"])
             self._epoch_random = self._random.capture()
             if not self._skip and not self._late:
                 self._position = self._folder = None
+
+        def _made_by(self) -> int:
+            """How many batches, the last ones that are done, are trained again to make what is not there before the
+            first batch; then it is loaded."""
+            assert self._position is not None
+            return self._position.get("last", 1) if self._position["batch"] else 0
 
         def _pass_over(self, *given: Any) -> Any:
             """In the place of the train function. What is passed over may end the epoch, which is logged by the logs of
             its last batch."""
             assert self._position is not None
             logs = self._position.get("logs", {})
+            if self._late and self._passed + self._made_by() >= self._skip:
+                self._trained(*given)
+                return logs
             if backend == "torch" or (backend == "tensorflow" and self._data is not None):
                 return logs  # PyTorch's batch was taken already, and TensorFlow's iterator came past what is done
             for _ in _first(given[-1], model.steps_per_execution):
@@ -148,8 +156,8 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             return (logs, given[0]) if backend == "jax" else logs
 
         def _begin_late(self, given: Any) -> Any:
-            """In the place of the train function, for a batch before which not all variables are there: it makes them,
-            what was saved is loaded, and the batch is trained as it should be."""
+            """In the place of the train function, for an epoch's first batch, where not all variables are there before:
+            it makes them, what was saved is loaded, and the batch is trained as it should be."""
             assert self._folder is not None
             assert self._position is not None
             model.train_function = self._trained
@@ -158,8 +166,12 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             if not batches:
                 raise StopIteration
             self._trained(iter(batches) if backend == "tensorflow" else batches)
-            self._load(self._folder, self._position)
-            self._others.begin_batch(self._batch)
+            variables.load(model, self._folder, METRICS)
+            model.reset_metrics()
+            self._others.load(self._folder)
+            rng.restore(self._position["random"])
+            self._others.join(self._epoch)
+            self._others.begin_batch(0)
             self._folder = self._position = None
             self._late = False
             return self._trained(iter(batches) if backend == "tensorflow" else batches)
@@ -167,12 +179,14 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             done = batch + 1
             if self._skip:
+                self._passed = done
                 if done >= self._skip:
                     self._arrive(done)
                 return
             if self._data is not None:
                 self._data.taken += done - self._batch
-            self._step += done - self._batch
+            self._last = done - self._batch
+            self._step += self._last
             self._batch = done
             self._logs = logs or {}
             self._session.measure(self._logs)
@@ -187,30 +201,20 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
         def _arrive(self, done: int) -> None:
             assert self._folder is not None
             assert self._position is not None
-            self._skip = 0
+            if self._data is not None and self._late:
+                self._data.taken += self._made_by()
+            self._skip = self._passed = 0
+            self._late = False
             self._batch = done
             model.train_function = self._trained
-            if self._late:
-                model.train_function = self._begin_late
-                return
             if backend == "jax":
                 model.jax_state_sync()
-            self._load(self._folder, self._position)
-            self._folder = self._position = None
-
-        def _load(self, folder: Path, position: dict[str, Any]) -> None:
-            """At the first batch that is trained, in the middle of an epoch or where not all could be loaded before."""
-            begun = position["batch"] > 0
-            if begun:
-                self._others.join(self._epoch)
-            variables.load(model, folder, () if begun else METRICS)
-            if not begun:
-                model.reset_metrics()
-            self._others.load(folder)
+            self._others.join(self._epoch)
+            variables.load(model, self._folder)
+            self._others.load(self._folder)
             # The data's own generators are where they were since its batches were read again, and may be ahead of that.
-            rng.restore(position["random"])
-            if not begun:
-                self._others.join(self._epoch)
+            rng.restore(self._position["random"])
+            self._folder = self._position = None
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self._session.measure(logs or {})
@@ -243,7 +247,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             variables.save(model, folder)
             self._others.save(folder)
             position = {"epoch": self._epoch, "batch": self._batch, "random": self._random.capture()}
-            position["epoch_random"] = self._epoch_random
+            position.update(epoch_random=self._epoch_random, last=self._last)
             position["logs"] = {name: value for name, value in self._logs.items() if isinstance(value, (int, float))}
             if self._data is not None:
                 position["data"] = self._data.position(self._batch > 0)
@@ -281,9 +285,9 @@ class Data:
         reused = within or (self.epochs.steps_per_epoch is not None and self.epochs._current_iterator is not None)
         return {"made": self._made - 1, "taken": self.taken} if reused else {"made": self._made, "taken": 0}
 
-    def go_on(self, position: dict[str, int]) -> None:
-        """The next iterator is the one at that position."""
-        self._before = (position["made"], position["taken"])
+    def go_on(self, position: dict[str, int], again: int = 0) -> None:
+        """The next iterator is the one at that position; the last batches before it are read `again`."""
+        self._before = (position["made"], position["taken"] - again)
 
     def __iter__(self) -> Iterator[Any]:
         made, taken = self._before
