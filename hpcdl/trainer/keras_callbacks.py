@@ -175,6 +175,8 @@ def _state(callback: Any) -> dict[str, Any]:
 
 
 def _set_state(callback: Any, state: dict[str, Any]) -> None:
+    if "best" in state and not hasattr(callback, "best"):
+        callback._set_monitor_op()  # by which Keras 3.5 makes an EarlyStopping's, at the end of its first epoch
     for name in _state(callback):
         if name == "state_dict":
             callback.load_state_dict(state[name])
