@@ -130,6 +130,8 @@ def _take(found: DrillRound, kind: str, body: Row, at: float) -> None:
             found.ended = f"it was started again and ended before its first step: {body.get('cause')}" + (
                 f", {body['detail']}" if body.get("detail") else ""
             )
+            if (missing := body.get("missing")) is not None:
+                found.ended = f"it would have gone on at step 0, though step {missing} was saved, and is held"
         case "StartRequested" | "OpenRequested" if after and body.get("placement") is not None:
             if found.granted is None:
                 found.granted, found.next = at, number

@@ -46,7 +46,7 @@ def read_ledger(path: Path, given: ReaderDefaults) -> Workload:
     except json.JSONDecodeError as error:
         place.line = error.lineno
         place.wrong("", f"not JSON: {error.msg}; expected what hpcdl events --json prints")
-    except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError) as error:
         reason = " ".join(str(error).split())[:100]
         place.wrong("", f"not what hpcdl events --json prints ({type(error).__name__}: {reason})")
     jobs = WorkloadBuilder(place, given)
