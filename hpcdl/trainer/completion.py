@@ -7,13 +7,12 @@ limits, trains on from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Tuple
 
 FILE = "training-complete.json"
 
-Limits = Sequence[Optional[float]]
+Limits = Tuple[Optional[float], ...]  # Python 3.8 has no tuple[...]
 """How long a training may become, in the units of its loop (steps, epochs); None: without a limit."""
 
 
