@@ -18,6 +18,7 @@ from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model.profile import ProfileError
 from hpcdl.daemon.api.server import LogRateFilter
 from hpcdl.daemon.daemon import Daemon
+from hpcdl.daemon.memory import end_without_memory
 from hpcdl.daemon.ready import ReadyPipe
 from hpcdl.ledger.lease import LeaseError
 from hpcdl.wire.private_files import NotPrivate, check_way
@@ -87,7 +88,11 @@ async def _serve(daemon: Daemon, ready: ReadyPipe) -> NoReturn:
     Python would first wait, for as long as it takes, for threads that still compute an estimate, read an archive or
     compile a solver; on a loaded machine that is minutes in which no other daemon can start.
     """
-    exit_code = await daemon.run(ready)
+    try:
+        exit_code = await daemon.run(ready)
+    except Exception as error:
+        end_without_memory(error)
+        raise
     logging.shutdown()
     sys.stdout.flush()
     os._exit(exit_code)

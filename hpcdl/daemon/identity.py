@@ -73,17 +73,18 @@ def original_of(home: Path) -> Original | None:
     elsewhere maybe, or where nobody knows.
 
     What is moved keeps its inodes, and a file the time of its last change, whichever inodes a mount shows; nothing that
-    copies can set that time. Three inodes, for one that was freed is soon another's.
+    copies can set that time. Three inodes, for one that was freed is soon another's; at the path where it was all of
+    them may be, and the time alone counts.
     """
     with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
         if not (home / "tls" / PLACE).exists():
             beside = _original_beside(home)
             return None if beside is None else Original(beside)
         place = json.loads(read_private(home / "tls" / PLACE, LIMIT))
-        inodes, changed = _marks(home)
-        if inodes != place["inodes"] and changed != place["changed"]:
-            path, host, here = Path(place["home"]), str(place["host"]), (place["host"], place["machine"]) == _machine()
-            return Original(path, "" if here else host, here and place["home"] == os.path.realpath(home))
+        (inodes, changed), here = _marks(home), (place["host"], place["machine"]) == _machine()
+        in_place = here and place["home"] == os.path.realpath(home)
+        if changed != place["changed"] and (in_place or inodes != place["inodes"]):
+            return Original(Path(place["home"]), "" if here else str(place["host"]), in_place)
     return None
 
 

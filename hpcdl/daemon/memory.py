@@ -32,7 +32,8 @@ ENDED = (
 
 def end_without_memory(error: BaseException | None) -> None:
     """Ends the process where this error says that no memory is left; else returns."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    threadless = isinstance(error, RuntimeError) and str(error) == "can't start new thread"  # Python's only word for it
+    if threadless or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         _end()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdl.trainer import completion
 from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
-from hpcdl.trainer.loop_exit import left_by_break
+from hpcdl.trainer.loop_exit import LoopExit
 from hpcdl.trainer.parts import OWN, check_parts, own_states, set_own_states, shared_parts
 from hpcdl.trainer.resumable_loader import ResumableLoader
 from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
@@ -47,11 +47,13 @@ def epochs(
     if boundaries.is_complete((total,)):
         boundaries.done(training.step)
         return
+    way_out = LoopExit()
     for epoch in range(training.epoch, total):
+        way_out.entered()
         try:
             yield epoch, training.batches(epoch)
         except GeneratorExit:
-            if left_by_break():
+            if way_out.is_break():
                 boundaries.end_early(training.step, (total,), training.save)
             raise
     boundaries.complete(training.step, (total,), training.save)

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdl.trainer import rng
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
-from hpcdl.trainer.loop_exit import left_by_break
+from hpcdl.trainer.loop_exit import LoopExit
 
 TAG = "deepspeed"
 
@@ -45,11 +45,13 @@ def steps(engine: Any, total: int, *, every: int | None = None) -> Iterator[int]
     if boundaries.is_complete((total,)):
         boundaries.done(start)
         return
+    way_out = LoopExit()
     for step in range(start, total):
+        way_out.entered()
         try:
             yield step
         except GeneratorExit:
-            if left_by_break():
+            if way_out.is_break():
                 boundaries.end_early(step + 1, (total,), save)
             raise
         if step + 1 < total:

@@ -17,7 +17,7 @@ from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.completion import Limits
 from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.interval import AutoInterval, FixedInterval
-from hpcdl.trainer.loop_exit import left_by_break
+from hpcdl.trainer.loop_exit import LoopExit
 from hpcdl.trainer.session import Session, attach, log
 
 
@@ -61,6 +61,7 @@ def steps(
         save_now(session, step, save, together, ranks, (total,))
         ranks.barrier()
 
+    way_out = LoopExit()
     session.ready(start)
     interval.begin(start)
     for step in range(start, last + 1):
@@ -83,10 +84,11 @@ def steps(
             elif session.checkpoint_dir is not None:
                 background.start(step)
                 interval.saved(step, background.stall_s, background.seconds)
+        way_out.entered()
         try:
             yield step
         except GeneratorExit:
-            if left_by_break():
+            if way_out.is_break():
                 session.end_early(step + 1, partial(save_last, step + 1))
             raise
     ranks.barrier()

@@ -87,6 +87,7 @@ class Session:
     work on a folder that was given. Steps count those that are done: after the first one, `step` is 1."""
 
     def __init__(self, environ: Mapping[str, str], rank: int | None, checkpoint_dir: str | Path | None) -> None:
+        self._pid = os.getpid()
         self.inside = bool(environ.get("HPCDL_SOCKET"))
         self.rescale = (environ.get("HPCDL_RESCALE") or "restart") if self.inside else "restart"
         self.node = environ.get("HPCDL_NODE", "")
@@ -373,6 +374,8 @@ class Session:
     def end_early(self, step: int, save: Callable[[], object]) -> None:
         """A `break` has left the loop after `step` steps: `save()` writes the last checkpoint. Raises nothing, for of
         what a generator raises while it is dropped Python only prints a traceback."""
+        if os.getpid() != self._pid:
+            return  # a forked child of the loop's, which is no rank
         try:
             save()
         except StaleIncarnation as error:

@@ -14,7 +14,7 @@ from hpcdl.trainer import completion
 from hpcdl.trainer import torch as parts_of
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
 from hpcdl.trainer.checkpoints import Checkpoint
-from hpcdl.trainer.loop_exit import left_by_break
+from hpcdl.trainer.loop_exit import LoopExit
 from hpcdl.trainer.resumable_loader import ResumableLoader
 from hpcdl.trainer.sharded import Parts
 
@@ -49,11 +49,13 @@ def epochs(
     if boundaries.is_complete((total,)):
         boundaries.done(training.step)
         return
+    way_out = LoopExit()
     for epoch in range(training.epoch, total):
+        way_out.entered()
         try:
             yield epoch, training.batches(epoch)
         except GeneratorExit:
-            if left_by_break():
+            if way_out.is_break():
                 boundaries.end_early(training.step, (total,), training.save)
             raise
     boundaries.complete(training.step, (total,), training.save)

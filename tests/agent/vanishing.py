@@ -24,7 +24,9 @@ if os.fork() == 0:
 pid = os.read(reading, 20).decode()
 with open(os.path.join(sys.argv[1], pid), "w"):
     pass
-os.kill(agent, signal.SIGSTOP)
-os.kill(supervisor, signal.SIGKILL)
-os.kill(agent, signal.SIGKILL)
+if os.fork() == 0:  # this process ends with its supervisor, and a child of it does not
+    os.kill(agent, signal.SIGSTOP)
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(agent, signal.SIGKILL)
+    os._exit(0)
 signal.pause()

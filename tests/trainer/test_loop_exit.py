@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hpcdl.trainer.loop_exit import left_by_break
+from hpcdl.trainer.loop_exit import LoopExit
 
 Loop = Callable[[], Iterator[int]]
 """Makes the steps of a loop, which nobody else holds."""
@@ -20,11 +20,13 @@ class Steps:
         self.by_break: bool | None = None
 
     def __iter__(self) -> Iterator[int]:
+        way_out = LoopExit()
         for step in range(5):
+            way_out.entered()
             try:
                 yield step
             except GeneratorExit:
-                self.by_break = left_by_break()
+                self.by_break = way_out.is_break()
                 raise
 
 
@@ -154,3 +156,84 @@ def test_what_is_closed_or_forgotten_is_no_break() -> None:
     next(held)
     del held
     assert forgotten.by_break is False
+
+
+def swallows(steps: Iterator[int]) -> Iterator[int]:
+    """It is closed, and says nothing of it."""
+    for step in steps:
+        try:
+            yield step
+        except GeneratorExit:
+            return
+
+
+def skips(steps: Iterator[int]) -> Iterator[int]:
+    for step in steps:
+        with contextlib.suppress(GeneratorExit):
+            yield step
+            continue
+        break
+
+
+def stops(steps: Steps) -> Iterator[int]:
+    for step in steps:
+        yield step
+        if step == 2:
+            break
+
+
+@pytest.mark.parametrize("wrapped", [swallows, skips, lambda steps: bar(swallows(steps))])
+@pytest.mark.parametrize(("loop", "by_break"), [(breaks, True), (returns, True), (raises, False), (exits, False)])
+def test_a_generator_round_it_that_says_nothing_of_its_end(
+    loop: Callable[[Loop], object], by_break: bool, wrapped: Callable[[Iterator[int]], Iterator[int]]
+) -> None:
+    for _ in range(40):
+        steps = Steps()
+
+        def make(steps: Steps = steps) -> Iterator[int]:
+            return wrapped(iter(steps))
+
+        with contextlib.suppress(ValueError, SystemExit):
+            loop(make)
+        assert steps.by_break is by_break
+
+
+@pytest.mark.parametrize("wrapped", [stops, lambda steps: bar(stops(steps))])
+def test_a_generator_round_it_that_leaves_its_loop(wrapped: Callable[[Steps], Iterator[int]]) -> None:
+    for _ in range(40):
+        steps = Steps()
+        for _ in wrapped(steps):
+            pass
+        assert steps.by_break is True
+
+
+def test_an_exception_that_is_forgotten_elsewhere_is_no_break() -> None:
+    steps = Steps()
+
+    def train() -> None:
+        held = iter(steps)
+        for step in held:
+            if step == 2:
+                raise OSError
+
+    def guard() -> Exception | None:
+        try:
+            train()
+        except OSError as error:
+            return error
+        return None
+
+    guard()
+    assert steps.by_break is False
+
+
+def test_a_step_that_was_only_looked_at_is_no_break() -> None:
+    steps = Steps()
+
+    def peek() -> Iterator[int]:
+        held = iter(steps)
+        next(held)
+        return held
+
+    peek()
+    assert steps.by_break is False
