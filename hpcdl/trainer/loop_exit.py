@@ -54,4 +54,8 @@ def _is_generator(frame: FrameType) -> bool:
 
 
 def _instruction(frame: FrameType) -> str:
-    return opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+    """The one under way; what stands behind it for the interpreter's own use is a part of it."""
+    code, place = frame.f_code.co_code, frame.f_lasti
+    while place > 0 and opcode.opname[code[place]] == "CACHE":
+        place -= 2
+    return opcode.opname[code[place]]
