@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import atexit
 import opcode
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
+
+_left_by_exit = False  # the main thread's last sys.exit() was one with 0
+_exit = sys.exit
 
 
 class ScriptEnd:
@@ -25,23 +30,37 @@ class ScriptEnd:
         self._on_end = on_end
         self._said = False
         self._script = _outermost_frame()
-        self._left_by_exit = False
-        self._exit = sys.exit
-        sys.exit = self._remember
         # As the main thread ends, before the others are waited for: not in Python 3.8, nor once that has begun.
         with suppress(AttributeError, RuntimeError):
             threading._register_atexit(self._look)  # type: ignore[attr-defined]
         atexit.register(self._look)
 
-    def _remember(self, status: Any = None, /) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            self._left_by_exit = status is None or status == 0
-        return self._exit(status)
-
     def _look(self) -> None:
-        if not self._said and (_has_returned(self._script) or (self._left_by_exit and not _has_failed())):
+        if not self._said and (_has_returned(self._script) or (_left_by_exit and not _has_failed())):
             self._said = True
             self._on_end()
+
+
+def _remember(status: Any = None, /) -> Any:
+    """In the place of sys.exit."""
+    global _left_by_exit
+    if threading.current_thread() is threading.main_thread():
+        _left_by_exit = (status is None or (isinstance(status, int) and status == 0)) and not _in_a_handler()
+    return _exit(status)
+
+
+def _in_a_handler() -> bool:
+    """Whether a signal's handler is under way in this thread: what it exits with says nothing of the script."""
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = [code for each in handlers if (code := getattr(getattr(each, "__func__", each), "__code__", None))]
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
+
+
+if os.environ.get("HPCDL_SOCKET"):
+    sys.exit = _remember  # before the script's last statement, `sys.exit(main())` say, has looked it up
 
 
 def _outermost_frame() -> FrameType | None:

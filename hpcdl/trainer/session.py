@@ -394,7 +394,7 @@ class Session:
 
     def _left(self) -> None:
         if not self._exiting:
-            self.send("left", at=time.clock_gettime(time.CLOCK_BOOTTIME))
+            self.send("left")
 
     # memberships
 

@@ -171,6 +171,7 @@ LEFT = "train()\nsay('left')\n"
         "atexit.register(time.sleep, 600)",
         "threading.Thread(target=time.sleep, args=(600,)).start()",
         "atexit.register(time.sleep, 600)\nsys.exit()",
+        "sys.exit(atexit.register(time.sleep, 600) and 0)",
     ],
 )
 def test_a_signal_after_its_script_s_end_is_teardown(cluster: Cluster, tmp_path: Path, teardown: str) -> None:
@@ -187,32 +188,68 @@ def test_a_crash_of_the_teardown_is_none_of_its_script(cluster: Cluster, tmp_pat
     assert script.row["detail"] == "its script had come to its end, ended by SIGABRT"
 
 
-LAUNCHER = "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'])\nsys.exit(5)\n"
+STARTS = "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'])\n"
 
 
 def test_a_launcher_s_code_after_its_ranks_scripts_is_teardown(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "launcher.py").write_text(LAUNCHER)
-    done = Script(cluster, tmp_path, f"{TRAINS}train()\n", command=(sys.executable, "launcher.py"))
+    (tmp_path / "torchrun").write_text(f"{STARTS}sys.exit(5)\n")
+    launched = (sys.executable, "torchrun", "train.py")
+    done = Script(cluster, tmp_path, f"{TRAINS}train()\n", command=launched)
     cluster.until_done(done.id)
     assert "exit code 5" in str(done.row["detail"])
-    failed = Script(
-        cluster, tmp_path, f"{TRAINS}train()\nraise SystemExit(4)\n", command=(sys.executable, "launcher.py")
-    )
+    failed = Script(cluster, tmp_path, f"{TRAINS}train()\nraise SystemExit(4)\n", command=launched)
     cluster.until_state(failed.id, "FAILED")
 
 
-def test_the_next_command_of_a_shell_is_a_part_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
+RUN_SH = "#!/bin/sh\n{python} train.py\n{end}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bash", "-c", "{python} train.py && {python} export.py"),  # which it becomes
+        ("bash", "-c", "{python} train.py && {python} export.py; exit $?"),
+        ("timeout", "600", "bash", "-c", "{python} train.py && {python} export.py"),
+        ("./run.sh",),
+        ("{python}", "both.py"),
+    ],
+)
+def test_what_a_shell_or_another_script_does_next_is_a_part_of_the_job(
+    cluster: Cluster, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    python = sys.executable
     (tmp_path / "export.py").write_text(f"{TRAINS}{EVALUATES}")
-    shell = f"{sys.executable} train.py && {sys.executable} export.py"
-    script = Script(cluster, tmp_path, f"{TRAINS}train()\n", command=("bash", "-c", f"{shell}; exit $?"))
+    (tmp_path / "both.py").write_text(f"{TRAINS}{STARTS}{EVALUATES}")
+    (tmp_path / "run.sh").write_text(RUN_SH.format(python=python, end=f"exec {python} export.py"))
+    (tmp_path / "run.sh").chmod(0o755)
+    words = tuple(word.format(python=python) for word in command)
+    script = Script(cluster, tmp_path, f"{TRAINS}train()\n", command=words)
     os.kill(script.until_said("evaluates", 1), signal.SIGKILL)
     script.until_said("evaluates", 2)
     script.go()
     cluster.until_done(script.id)
     assert script.exported
-    failed = Script(cluster, tmp_path, f"{TRAINS}train()\n", command=("bash", "-c", f"{shell}; exit 7"))
-    cluster.until_state(failed.id, "FAILED")
-    assert failed.row["exit_code"] == 7
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("bash", "-c", "{python} train.py; exit 7"), 7),
+        (("timeout", "600", "sh", "-c", "{python} train.py; exit 7"), 7),
+        (("./run.sh",), 7),
+        (("bash", "-c", "{python} train.py; sh -c 'kill -SEGV $$'; exit $?"), 139),
+        (("{python}", "both.py"), 1),
+    ],
+)
+def test_its_code_is_the_job_s_own(cluster: Cluster, tmp_path: Path, command: tuple[str, ...], code: int) -> None:
+    python = sys.executable
+    (tmp_path / "both.py").write_text(f"{STARTS}raise ValueError('export fails')\n")
+    (tmp_path / "run.sh").write_text(RUN_SH.format(python=python, end="[ -f nothing ] || exit 7"))
+    (tmp_path / "run.sh").chmod(0o755)
+    words = tuple(word.format(python=python) for word in command)
+    script = Script(cluster, tmp_path, f"{TRAINS}train()\n", command=words)
+    cluster.until_state(script.id, "FAILED")
+    assert script.row["exit_code"] == code
 
 
 def test_a_suspend_in_its_script_s_end_waits_for_it(cluster: Cluster, tmp_path: Path) -> None:
@@ -239,6 +276,19 @@ def test_a_suspend_in_its_script_s_end_waits_for_it(cluster: Cluster, tmp_path: 
     cluster.until_done(cut.id)
     assert cut.exported
     assert len(cut.said("trained")) == STEPS
+
+
+def test_a_handler_that_exits_with_0_has_not_come_to_the_end(cluster: Cluster, tmp_path: Path) -> None:
+    handles = "signal.signal(signal.SIGTERM, lambda *given: sys.exit(0))\n"
+    script = Script(cluster, tmp_path, f"{TRAINS}{handles}train()\n{EVALUATES}", "--grace", "2")
+    script.until_said("evaluates", 1)
+    cluster.cli("suspend", str(script.id))
+    cluster.until_state(script.id, "SUSPENDED", "DONE")
+    assert script.row["state"] == "SUSPENDED"
+    script.go()
+    cluster.cli("resume", str(script.id))
+    cluster.until_done(script.id)
+    assert script.exported
 
 
 def test_what_ends_by_itself_while_a_suspend_is_pending_is_done(cluster: Cluster, tmp_path: Path) -> None:

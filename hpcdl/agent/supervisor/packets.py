@@ -173,9 +173,7 @@ class DonePacket(FromRank):
 
 @dataclass(frozen=True, slots=True)
 class LeftPacket(FromRank):
-    """Its script came to its end, at `at` seconds after boot."""
-
-    at: float
+    """Its script has come to its end: what follows is teardown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,9 +121,13 @@ def commands() -> list[tuple[Process, list[str]]]:
     found = []
     for pid in _pids():
         if _owner(pid) == os.geteuid() and (process := _glance(pid)) is not None:
-            line = _read(f"/proc/{pid}/cmdline", PIECE).decode("utf-8", "replace")
-            found.append((process, line.split("\0")[:-1]))
+            found.append((process, words_of(pid)))
     return found
+
+
+def words_of(pid: int) -> list[str]:
+    """Its command line; empty where it is gone."""
+    return _read(f"/proc/{pid}/cmdline", PIECE).decode("utf-8", "replace").split("\0")[:-1]
 
 
 MARKED = resource.RLIMIT_RTTIME
@@ -283,14 +287,9 @@ def incarnation(tag: str, root: int) -> list[Process]:
     return [process for pid, process in sorted(found.items()) if pid != root]
 
 
-def name_of(pid: int) -> str:
-    """Its program's name, as far as the kernel keeps it; "" where it cannot be seen."""
-    return _read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").strip()
-
-
 def described(pid: int) -> str:
     """A process in words: its number, its program's name and its user, as far as they can be seen."""
-    name = name_of(pid)
+    name = _read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").strip()
     owner = _owner(pid)
     if owner is None or not name:
         return f"{pid} (not visible from here)"

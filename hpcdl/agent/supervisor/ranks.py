@@ -41,7 +41,7 @@ class Rank:
         self.ready_at = 0.0
         self.trained_before: float | None = None  # when others were last heard to train, once it was ready itself
         self.saving = False
-        self.left_at: float | None = None  # when its script came to its end, seconds after boot
+        self.left = False  # its script has come to its end
         self.world = world_of(attach.pid)
         self._start_ticks = processes.start_ticks(attach.pid)  # None: it is gone already, what it said still counts
 
@@ -74,6 +74,7 @@ class TrainerProcesses:
         self.ranks: dict[int, Rank] = {}
         self.attached = False  # a rank ever did
         self.killed_one = False  # a rank was seen to end by SIGKILL
+        self.by_launcher = False  # what started its ranks does nothing else
 
     def look(self, now: float) -> None:
         """Once a turn: who has ended, and who runs now, which is recorded."""
@@ -137,11 +138,11 @@ class TrainerProcesses:
         return [rank for rank in self.ranks.values() if rank.alive]
 
     @property
-    def left_at(self) -> float | None:
-        """When the last of its ranks came to its script's end, seconds after boot; None: not all have. A rank that was
-        started again counts in the place of the one before."""
-        times = [rank.left_at for rank in {rank.number: rank for rank in self.ranks.values()}.values()]
-        return max((at for at in times if at is not None), default=None) if None not in times else None
+    def left(self) -> bool:
+        """All ranks have come to the ends of their scripts. One that was started again counts in the place of the one
+        before."""
+        ranks = {rank.number: rank for rank in self.ranks.values()}.values()
+        return bool(ranks) and all(rank.left for rank in ranks)
 
     @property
     def loops(self) -> bool:

@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 
-from hpcdl.agent.supervisor import processes
-from hpcdl.agent.supervisor.exit_cause import SHELL_SIGNALLED
 from hpcdl.agent.supervisor.ranks import TrainerProcesses
 from hpcdl.agent.supervisor.watchdog import Watchdog
+from hpcdl.core.rules.launchers import SHELLS, launcher_of
 
-SHELLS = frozenset({"sh", "ash", "bash", "busybox", "dash", "fish", "ksh", "zsh"})
-
-TICKS = os.sysconf("SC_CLK_TCK")  # of a second
-
-MOMENT_S = 0.2  # in which a shell's next command comes to nothing
-
-WATCH_S = 10.0  # after the scripts' ends, in which a next command would begin
+OWN_LAUNCHER = "hpcdl.trainer.ranks"
 
 
-class Teardown:
-    """Whether what still runs of a trainer is only on its way out: all of its ranks have come to the ends of their
-    scripts, and no process was started since. A shell goes on with its next command, and its code is that one's."""
+def in_teardown(trainer: TrainerProcesses, code: int | None) -> bool:
+    """Whether what still runs of a trainer, or ended last, is only on its way out: all of its ranks have come to the
+    ends of their scripts. `code`: with which the main process has ended; None: a signal ended it, or it runs. One other
+    than 0 says nothing where it is a launcher's; a shell, or a script that starts another, has more to do than that."""
+    if not trainer.left:
+        return False
+    if trainer.main in trainer.ranks:
+        return not code
+    return code == 0 or trainer.by_launcher
 
-    def __init__(self, trainer: TrainerProcesses) -> None:
-        self._trainer = trainer
-        self._newest = 0.0  # when the newest process was started, seconds after boot
-        self._shell = False  # the main process is one
-        self._rank_at: float | None = None  # when a rank was last seen to run
-        self._since: float | None = None  # when it was first seen that all ranks had left
 
-    def look(self, now: float) -> None:
-        """Once a turn while the main process runs."""
-        if self._trainer.left_at is None:
-            return
-        self._since = now if self._since is None else self._since
-        if self._trainer.living_ranks:
-            self._rank_at = now
-        below = self._trainer.below()
-        self._newest = max([self._newest, *(each.start_ticks / TICKS for each in below)])
-        self._shell = self._trainer.main is not None and processes.name_of(self._trainer.main) in SHELLS
-
-    def starts(self, now: float) -> bool:
-        """Whether to look often: what is started and ends between two looks is not seen."""
-        return self._trainer.left_at is not None and (self._since is None or now - self._since < WATCH_S)
-
-    def begun(self, code: int | None, now: float) -> bool:
-        """`code`: with which the main process has ended; None: a signal ended it, or it runs. One other than 0 says
-        nothing where it is a launcher's, or where a shell has it of a rank that a signal ended; else it is its own."""
-        left_at = self._trainer.left_at
-        if left_at is None or self._newest > left_at:
-            return False
-        if code == 0:
-            return True
-        if self._shell:
-            signalled = code is None or code > SHELL_SIGNALLED
-            return signalled and self._rank_at is not None and now - self._rank_at <= MOMENT_S
-        return code is None or self._trainer.main not in self._trainer.ranks
+def is_launcher(words: Sequence[str]) -> bool:
+    """Whether a command does nothing but start ranks and wait for them. A shell may have other commands, too."""
+    shell = any(word.rpartition("/")[2] in SHELLS for word in words)
+    return OWN_LAUNCHER in words or (bool(launcher_of(words)) and not shell)
 
 
 STILL = 0.02

@@ -28,7 +28,7 @@ from hpcdl.agent.supervisor.output import Log, OutputPipe, ProgressReader, Train
 from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
 from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
 from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
-from hpcdl.agent.supervisor.script_end import Lingering, Teardown
+from hpcdl.agent.supervisor.script_end import Lingering, in_teardown, is_launcher
 from hpcdl.agent.supervisor.side_channel import NAME, Listener, RunningClock, SideChannelClient, Wakeup
 from hpcdl.agent.supervisor.start_file import SAVED_STEP, START_FILE, BadStart, Start, read_start
 from hpcdl.agent.supervisor.termination import ABSENCE, DONE, END, LEAVE, SUSPEND, Termination
@@ -90,9 +90,7 @@ class Supervisor:
         self._step: int | None = None
         self._asked_at: float | None = None  # by the clock of the run folder's file system
         self._lingering = Lingering(start.log, start.linger_s)
-        self._teardown = Teardown(self._trainer)
         self._said_done = False  # it is recorded that all of its steps are done
-        self._in_teardown = False  # when its main process ended
         self._by_itself = False  # it ended before it was sent a signal that ends it
         self._closing.finished = lambda: self._finished
         self._beat: ClaimBeat | None = None  # None while it has not claimed a folder
@@ -127,8 +125,7 @@ class Supervisor:
         return self._drain.busy
 
     def _timeout(self) -> float:
-        ends = self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None
-        if ends or self._teardown.starts(self._clock.now()):
+        if self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None:
             return FAST_TICK_S
         dues = [due for due in (self._clients.next_due, self._drill.due, self._trainer.due) if due is not None]
         return min([DRAIN_TICK_S if self._drain.busy else TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
@@ -159,8 +156,6 @@ class Supervisor:
         self._trainer.look(now)
         if running and self._trainer.status is not None:
             self._ended_by, self._by_itself = self._closing.ended_by, not self._closing.terminated
-            code, _ = exit_cause.describe(self._trainer.status)
-            self._in_teardown = self._teardown.begun(code, now)
         if self._trainer.status is not None:
             if self._closing.emptied(now):
                 self._guarded(self._clients.drain)  # the word of what was saved last may be still on its way
@@ -168,7 +163,6 @@ class Supervisor:
                     self._finish()
             return
         self._drain.look(now)
-        self._teardown.look(now)
         if self._failure is None and (why := self._memory.exceeded(os.getpid(), now)):
             self._give_up(Exit(FAILED, detail=why, oom=True, permanent=True))
         absent, limit = self._clients.absent_since, self._start.agent_absence_s
@@ -451,7 +445,8 @@ class Supervisor:
                 self._lingering.said_done(self._step or 0, self._clock.now(), self._trainer.writes(rank))
                 self._note_done()
             case packets.LeftPacket():
-                rank.left_at = packet.at
+                rank.left = True
+                self._trainer.by_launcher = is_launcher(processes.words_of(self._trainer.main or 0))
 
     def _on_saved(self, rank: Rank, packet: packets.SavedPacket) -> None:
         rank.saving = False
@@ -500,7 +495,7 @@ class Supervisor:
         if how is not None:
             self._ended_by = None
         elif self._ended_by == DONE:
-            left = self._teardown.begun(None, self._clock.now())
+            left = in_teardown(self._trainer, None)
             what = "it was done" if left else "it was at its script's end"
             how = Exit(
                 0 if left else FAILED, detail=f"ended by its supervisor: {what}, and stood still", still=not left
@@ -509,7 +504,7 @@ class Supervisor:
         else:
             trainer, tail = self._trainer, self._output.tail
             how = exit_of(trainer.status, tail, trainer.attached, ours, self._oom_kills, trainer.killed_one)
-            left = self._in_teardown and self._drain.error is None
+            left = in_teardown(trainer, how.code) and self._drain.error is None
             if how.oom and how.signal is not None and (why := self._memory.words()):
                 how = replace(how, detail=why, permanent=self._memory.enforced)
             if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either

@@ -33,6 +33,9 @@ STALE_EXIT = 75
 """A trainer that saw a newer claim in its checkpoint folder exits with this code."""
 
 
+CUT_OFF = "its script's end was not over within the grace period, and starts over"
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """How failures are treated. Counted are those that are the same at the same step, and those that are no error of
@@ -102,7 +105,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     suspended = incarnation.checkpoint if incarnation.checkpoint is not None and incarnation.checkpoint.final else None
     said_done = any(part.done for part in parts) and all(map(_finished, parts))
     in_end = suspended is None and (saved_all or said_done)
-    if in_end and all(map(_came_to_its_end, parts)):
+    if in_end and all(_came_to_its_end(part, incarnation.attached) for part in parts):
         worst = next((part for part in parts if part.code or part.signal), None)
         return Cause.DONE, "" if worst is None else f"its script had come to its end, {_how(worst)}"
     if suspended is not None and (clean or lost is not None or incarnation.ending is None):
@@ -118,7 +121,8 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if clean and (not asked or ("end" not in asked and _ended_by_itself(job, incarnation, parts, at_end or said_done))):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
-        return Cause.SUSPENDED, _kept_by_itself(job, parts) or "exited at the suspend signal"
+        cut = f"{CUT_OFF}: exit code 0 after a signal" if in_end and _has_saved_it(job) else ""
+        return Cause.SUSPENDED, _kept_by_itself(job, parts) or cut or "exited at the suspend signal"
     culprit = _culprit(parts) if asked <= {"end"} else None
     stop = incarnation.stop
     if stop is not None and stop.cause is not None and (culprit is None or stop.cause is not Cause.INFRASTRUCTURE):
@@ -128,7 +132,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     worst = culprit or next((part for part in parts if part.code or part.signal), parts[0])
     detail = _how(worst)
     if asked and asked <= {"suspend", "absence"} and in_end and culprit is None and _has_saved_it(job):
-        return Cause.SUSPENDED, f"its script's end was not over within the grace period, and starts over: {detail}"
+        return Cause.SUSPENDED, f"{CUT_OFF}: {detail}"
     if asked and asked <= {"suspend", "absence"} and _untrained(job, incarnation):
         return Cause.PREEMPTED, UNTRAINED
     if asked and asked <= {"suspend", "absence"} and (saved := _kept_by_itself(job, parts)):
@@ -147,9 +151,11 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     return Cause.USER_ERROR, detail
 
 
-def _came_to_its_end(part: Part) -> bool:
-    """Whether all of its script was run: what ended it then, a signal or a launcher's code, ended its teardown."""
-    return not part.lost and (part.left or (part.code == 0 and part.signal is None))
+def _came_to_its_end(part: Part, attached: bool) -> bool:
+    """Whether all of its script was run: what ended it then, a signal or a launcher's code, ended its teardown. Of a
+    trainer that `attached` an exit with 0 after SIGTERM is none: it may have caught that."""
+    asked = part.ended_by is not None and attached
+    return not part.lost and (part.left or (part.by_itself if asked else part.code == 0 and part.signal is None))
 
 
 def _ended_by_itself(job: Job, incarnation: Incarnation, parts: Iterable[Part], complete: bool) -> bool:

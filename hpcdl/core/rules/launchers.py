@@ -1,11 +1,15 @@
 """Commands that start a job's ranks themselves: torchrun and its kind. On several nodes hpcdl does that, and a launcher
 within it would start a whole training for each rank. Pure: from words and the text of a script."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from hpcdl.core.model.job import JobSpec
+if TYPE_CHECKING:
+    from hpcdl.core.model.job import JobSpec
 
 PROGRAMS = frozenset({"torchrun", "deepspeed", "horovodrun", "mpirun", "mpiexec"})
 MODULES = frozenset({

@@ -314,7 +314,7 @@ def test_without_an_agent_it_is_suspended(agent: Agent) -> None:
     assert agent.of("saved", final=True)
 
 
-LEFT = "say('left', at=time.clock_gettime(time.CLOCK_BOOTTIME))\n"
+LEFT = "say('left')\n"
 
 
 @pytest.mark.parametrize("left", [False, True])

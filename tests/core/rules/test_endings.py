@@ -47,7 +47,8 @@ def part(**how: object) -> Part:
         (incarnation(part(code=0)), Cause.DONE),
         (incarnation(part(code=0), attached=False), Cause.DONE),
         # Asked to suspend, it was complete before it saw that.
-        (incarnation(part(code=0, ended_by="suspend", done=True)), Cause.DONE),
+        (incarnation(part(code=0, ended_by="suspend", done=True, by_itself=True)), Cause.DONE),
+        (incarnation(part(code=0, ended_by="suspend", done=True)), Cause.SUSPENDED),
         (incarnation(part(code=0, ended_by="suspend")), Cause.SUSPENDED),
         (incarnation(part(code=0, ended_by="suspend"), checkpoint=SUSPENDED), Cause.SUSPENDED),
         (incarnation(part(code=0, ended_by="absence"), checkpoint=SUSPENDED), Cause.SUSPENDED),
@@ -208,7 +209,9 @@ def test_once_its_script_has_come_to_its_end_it_is_done_whatever_ends_it(
         ({"signal": "SIGSEGV"}, Cause.USER_ERROR, "ended by SIGSEGV"),
         ({"signal": "SIGTERM", "ended_by": "suspend"}, Cause.SUSPENDED,
          "its script's end was not over within the grace period, and starts over: ended by SIGTERM"),
-        ({"code": 0, "ended_by": "suspend"}, Cause.DONE, ""),
+        ({"code": 0, "ended_by": "suspend", "by_itself": True}, Cause.DONE, ""),
+        ({"code": 0, "ended_by": "suspend"}, Cause.SUSPENDED,
+         "its script's end was not over within the grace period, and starts over: exit code 0 after a signal"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("job", "said", "saved"), AT_ITS_END)
