@@ -72,9 +72,9 @@ def original_of(home: Path) -> Original | None:
     """The home of which this folder is a copy; None where it is the one that it was at its last start, moved or mounted
     elsewhere maybe, or where nobody knows.
 
-    What is moved keeps its inodes, and a file the time of its last change, whichever inodes a mount shows; nothing that
-    copies can set that time. Three inodes, for one that was freed is soon another's; at the path where it was all of
-    them may be, and the time alone counts.
+    What is moved keeps its inodes, and files the times of their last changes, whichever inodes a mount shows; nothing
+    that copies can set these times. Three inodes, for one that was freed is soon another's; at the path where it was
+    all of them may be, and the times alone count: several, since a chmod changes one.
     """
     with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
         if not (home / "tls" / PLACE).exists():
@@ -83,7 +83,8 @@ def original_of(home: Path) -> Original | None:
         place = json.loads(read_private(home / "tls" / PLACE, LIMIT))
         (inodes, changed), here = _marks(home), (place["host"], place["machine"]) == _machine()
         in_place = here and place["home"] == os.path.realpath(home)
-        if changed != place["changed"] and (in_place or inodes != place["inodes"]):
+        anew = all(now != before for now, before in zip(changed, place["changed"], strict=True))
+        if anew and (in_place or inodes != place["inodes"]):
             return Original(Path(place["home"]), "" if here else str(place["host"]), in_place)
     return None
 
@@ -95,9 +96,11 @@ def keep_place(home: Path) -> None:
     atomic_write(home / "tls" / PLACE, json.dumps(body | {"machine": machine}).encode() + b"\n")
 
 
-def _marks(home: Path) -> tuple[list[int], int]:
+def _marks(home: Path) -> tuple[list[int], list[int]]:
+    """Inodes, and times of last changes in ns."""
     inode, changed = folder_marks(home)
-    return [inode, *((home / name).stat().st_ino for name in ("tls", "tls/instance"))], changed
+    inodes = [inode, *((home / name).stat().st_ino for name in ("tls", "tls/instance"))]
+    return inodes, [changed, *((home / "tls" / name).stat().st_ctime_ns for name in ("token", "key.pem"))]
 
 
 def _machine() -> tuple[str, str]:

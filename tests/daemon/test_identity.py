@@ -18,7 +18,7 @@ from hpcdl.daemon.identity import (
     node_name,
     original_of,
 )
-from hpcdl.wire.access import AccessFile, folder_marks, write_access
+from hpcdl.wire.access import AccessFile, write_access
 
 
 def test_the_identity_is_made_once(tmp_path: Path) -> None:
@@ -114,11 +114,14 @@ def test_another_inode_with_the_same_time_is_another_mount(tmp_path: Path, monke
     (home / "tls" / "instance").chmod(0o400)  # its time is another, and its inode the same
     assert original_of(home) is None
     keep_place(home)
-    inode, changed = folder_marks(home)
-    monkeypatch.setattr(identity, "folder_marks", lambda home: (inode + 1, changed))
-    assert original_of(home) is None
-    monkeypatch.setattr(identity, "folder_marks", lambda home: (inode + 1, changed + 1))
-    assert original_of(home) == Original(home, in_place=True)
+    inodes, changed = identity._marks(home)
+    others, later = [each + 1 for each in inodes], [each + 1 for each in changed]
+    for seen in ((others, changed), (others, [*later[:2], *changed[2:]])):
+        monkeypatch.setattr(identity, "_marks", lambda home, seen=seen: seen)
+        assert original_of(home) is None
+    for seen in ((others, later), (inodes, later)):  # the system may give the same inodes again
+        monkeypatch.setattr(identity, "_marks", lambda home, seen=seen: seen)
+        assert original_of(home) == Original(home, in_place=True)
 
 
 def test_what_is_put_back_at_its_path_is_known_by_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
