@@ -12,7 +12,6 @@ from typing import Any
 
 from hpcdl.trainer import completion
 from hpcdl.trainer.boundaries import Boundaries, changed, read_place, write_place
-from hpcdl.trainer.loop_exit import LoopExit
 from hpcdl.trainer.parts import OWN, check_parts, own_states, set_own_states, shared_parts
 from hpcdl.trainer.resumable_loader import ResumableLoader
 from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
@@ -44,20 +43,7 @@ def epochs(
         yield from ((epoch, loader) for epoch in range(total))
         return
     training = _Training(accelerator, loader, total, boundaries, replay, parts)
-    if boundaries.is_complete((total,)):
-        boundaries.done(training.step)
-        return
-    way_out = LoopExit()
-    for epoch in range(training.epoch, total):
-        way_out.entered()
-        try:
-            yield epoch, training.batches(epoch)
-        except GeneratorExit:
-            if way_out.is_break():
-                boundaries.end_early(training.step, (total,), training.save)
-            raise
-    boundaries.complete(training.step, (total,), training.save)
-    boundaries.done(training.step)
+    yield from boundaries.epochs(training, total)
 
 
 class _Training:

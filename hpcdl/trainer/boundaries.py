@@ -11,14 +11,30 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.completion import Limits
 from hpcdl.trainer.group.peers import RankAgreement
+from hpcdl.trainer.loop_exit import LoopExit
 from hpcdl.trainer.session import attach, log
 
 PLACE = "place"
+
+
+class Epochs(Protocol):
+    """A training over a loader's epochs. `epoch`: the first one to do. `step`: how many steps are done."""
+
+    epoch: int
+    step: int
+
+    def batches(self, epoch: int) -> Any:
+        """Those of the epoch that are still to do."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint of where it is. Collective."""
+        ...
 
 
 class Boundaries:
@@ -101,6 +117,24 @@ class Boundaries:
     def end_early(self, step: int, limits: Limits, save: Callable[[Path], object]) -> None:
         """As `complete` and `done`, of a loop that a `break` has left; raises nothing."""
         self.session.end_early(step, lambda: self.complete(step, limits, save))
+
+    def epochs(self, training: Epochs, total: int) -> Iterator[tuple[int, Any]]:
+        """Yields those that are still to do, each with its batches, until the last one or a `break`; then the training
+        is complete."""
+        if self.is_complete((total,)):
+            self.done(training.step)
+            return
+        way_out = LoopExit()
+        for epoch in range(training.epoch, total):
+            way_out.entered()
+            try:
+                yield epoch, training.batches(epoch)
+            except GeneratorExit:
+                if way_out.is_break():
+                    self.end_early(training.step, (total,), training.save)
+                raise
+        self.complete(training.step, (total,), training.save)
+        self.done(training.step)
 
     def done(self, step: int) -> None:
         """The training is complete."""

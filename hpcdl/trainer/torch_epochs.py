@@ -14,7 +14,6 @@ from hpcdl.trainer import completion
 from hpcdl.trainer import torch as parts_of
 from hpcdl.trainer.boundaries import Boundaries, read_place, write_place
 from hpcdl.trainer.checkpoints import Checkpoint
-from hpcdl.trainer.loop_exit import LoopExit
 from hpcdl.trainer.resumable_loader import ResumableLoader
 from hpcdl.trainer.sharded import Parts
 
@@ -46,20 +45,7 @@ def epochs(
         yield from ((epoch, EpochBatches(loader, 0, _length(loader))) for epoch in range(total))
         return
     training = _DataEpochs(loader, total, accumulate, parts, boundaries)
-    if boundaries.is_complete((total,)):
-        boundaries.done(training.step)
-        return
-    way_out = LoopExit()
-    for epoch in range(training.epoch, total):
-        way_out.entered()
-        try:
-            yield epoch, training.batches(epoch)
-        except GeneratorExit:
-            if way_out.is_break():
-                boundaries.end_early(training.step, (total,), training.save)
-            raise
-    boundaries.complete(training.step, (total,), training.save)
-    boundaries.done(training.step)
+    yield from boundaries.epochs(training, total)
 
 
 class _DataEpochs:
