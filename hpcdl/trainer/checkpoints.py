@@ -464,15 +464,18 @@ def _publish(
     replace: bool,
     tier: Tier,
 ) -> None:
-    """The temporary folder becomes the checkpoint, marked last."""
+    """The temporary folder becomes the checkpoint. It is marked before, so that one which it replaces is missing for no
+    longer than a rename takes."""
     if tier.known is not None and checked != tier.known:
         raise OSError(errno.EIO, "the copy is not what was written", str(target.path))
     tier.check_claim()
     if replace or not is_complete(target) or _marked_by(target.path, "nonce") != tier.written_by:
-        _discard(target.path)
+        _mark(Checkpoint(target.step, target.incarnation, temporary), sizes, checked, tier)
+        replaced = _put_out_of_sight(target.path)
         os.rename(temporary, target.path)
         sync_folder(target.path.parent)
-        _mark(target, sizes, checked, tier)
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)
 
 
 def prune(directory: Path, newest: Checkpoint, identity: str, over: int) -> None:
@@ -525,16 +528,24 @@ def drain(source: Checkpoint, directory: Path, tier: Tier) -> Checkpoint | None:
     Raises FileNotFoundError where the source was replaced meanwhile, StaleIncarnation, and OSError.
     """
     best = next(iter(complete(directory, tier.identity)), None)
-    if best is not None and best.order >= source.order:
-        return best if best.order == source.order else None
+    if best is not None and best.order > source.order:
+        return None
     with _lock_of(source.path, fcntl.LOCK_SH):
-        known = json.loads(_small(source.path / MARKER))["digests"]
+        known = _marker(source.path)["digests"]
+        if best is not None and best.order == source.order and _marker(best.path).get("digests") == known:
+            return best
         tier = dataclasses.replace(tier, known=known, nonce=_marked_by(source.path, "nonce"))
-        with write(directory, source.step, source.incarnation, tier=tier) as temporary:
+        # The last one of a training says so, in the place of one of the same step.
+        with write(directory, source.step, source.incarnation, replace=True, tier=tier) as temporary:
             _copy(source.path, temporary)
         copy = at(directory, source.step, source.incarnation)
         shutil.copymode(source.path / MARKER, copy.path / MARKER)
     return copy
+
+
+def _marker(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_small(path / MARKER))
+    return found
 
 
 def _copy(source: Path, to: Path) -> None:
@@ -566,13 +577,20 @@ def _marked_by(path: Path, key: str = "identity") -> str:
 
 
 def _discard(path: Path) -> None:
-    # Out of sight in one move first: a folder that is half removed must never look like a checkpoint.
+    away = _put_out_of_sight(path)
+    if away is not None:
+        shutil.rmtree(away, ignore_errors=True)
+
+
+def _put_out_of_sight(path: Path) -> Path | None:
+    """Where it is then, to be removed: a folder that is half removed must never look like a checkpoint. None where
+    there is none."""
     away = path.with_name(f".tmp-{path.name}-old-{os.getpid()}")
     try:
         os.rename(path, away)
     except FileNotFoundError:
-        return
-    shutil.rmtree(away, ignore_errors=True)
+        return None
+    return away
 
 
 def _mark(target: Checkpoint, sizes: dict[str, int], checked: dict[str, str], tier: Tier) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,29 @@ def test_a_copy_names_the_start_that_wrote_it(tmp_path: Path) -> None:
     copy = checkpoints.drain(checkpoints.complete(local)[0], shared, later)
     assert copy is not None
     assert json.loads((copy.path / "COMPLETE").read_text())["nonce"] == "1" * 16
+
+
+def test_the_last_checkpoint_replaces_one_of_its_step_in_both_tiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is there before anything of that one is removed: a kill on the way costs no checkpoint."""
+    local, shared = tmp_path / "local", tmp_path / "shared"
+    tier, remove, seen = checkpoints.Tier(shared, 1, ONE), shutil.rmtree, []
+
+    def watched(path: Path, **more: Any) -> None:
+        if "-old-" in str(path):
+            seen.append([(each.path / "w").read_text() for each in checkpoints.complete(Path(path).parent)])
+        remove(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    for text in ("one", "last"):
+        with checkpoints.write(local, 5, 1, replace=True, tag=ONE) as temporary:
+            (temporary / "w").write_text(text)
+        for _ in range(2):
+            copy = checkpoints.drain(checkpoints.complete(local)[0], shared, tier)
+            assert copy is not None
+            assert (copy.path / "w").read_text() == text
+    assert seen == [["last"], ["last"]]
 
 
 def test_a_claim_of_memberships(tmp_path: Path) -> None:

@@ -310,8 +310,9 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     total = before.total if event.total is None else event.total
     progress = incarnation.progress
     if progress is not None:
-        further = event.step > progress.step
-        breaks, end_at = (0, None) if further else (incarnation.breaks, incarnation.end_at)
+        breaks = incarnation.breaks if event.step <= progress.step else 0
+        # A step that was saved, or said to be the last, may be heard of again.
+        end_at = incarnation.end_at if event.step <= (before.step or 0) else None
         progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
         incarnation = changed(incarnation, progress=progress, breaks=breaks, end_at=end_at)
     else:

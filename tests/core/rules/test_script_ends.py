@@ -94,6 +94,21 @@ def test_another_training_of_the_same_program_is_no_end_any_more(model: Cluster)
     assert not seen(model, model.world).in_end
 
 
+def test_a_last_step_that_is_heard_of_after_its_checkpoint_is_no_step_beyond_it() -> None:
+    """Of a trainer that never says that it is done."""
+    other = Cluster({"n1": 1})
+    other.submit(SPEC)
+    other.run_until(lambda: other.job(1).running is not None and other.job(1).running.progress is not None)
+    for report in (
+        ev.Progressed(1, 1, 1, "n1", step=3999, total=4000),
+        ev.Saved(1, 1, 1, "n1", step=4000),
+        ev.Progressed(1, 1, 1, "n1", step=4000, total=4000),
+    ):
+        other._report(other.agents["n1"], report)
+        other.run(1.0)
+    assert seen(other, other.world).in_end
+
+
 def test_another_nodes_ranks_may_be_done_before_the_writers(model: Cluster) -> None:
     both = Cluster({"n1": 1, "n2": 1})
     both.submit(replace(SPEC, nodes=2))
