@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcdl.daemon.birth_time import birth_time_ns
 from hpcdl.wire.access import NAME as ACCESS
 from hpcdl.wire.access import folder_marks
 from hpcdl.wire.private_files import NotPrivate, atomic_write, make_private_folder, read_private
@@ -74,7 +75,8 @@ def original_of(home: Path) -> Original | None:
 
     What is moved keeps its inodes, and files the times of their last changes, whichever inodes a mount shows; nothing
     that copies can set these times. Three inodes, for one that was freed is soon another's; at the path where it was
-    all of them may be, and the times alone count: several, since a chmod changes one.
+    all of them may be, and the times alone count: of last changes several, since a chmod changes one; a chmod of all
+    leaves those when they were made.
     """
     with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
         if not (home / "tls" / PLACE).exists():
@@ -84,7 +86,8 @@ def original_of(home: Path) -> Original | None:
         (inodes, changed), here = _marks(home), (place["host"], place["machine"]) == _machine()
         in_place = here and place["home"] == os.path.realpath(home)
         anew = all(now != before for now, before in zip(changed, place["changed"], strict=True))
-        if anew and (in_place or inodes != place["inodes"]):
+        kept = bool(place.get("born")) and _born(home) == place["born"]
+        if anew and not (inodes == place["inodes"] and (kept or not in_place)):
             return Original(Path(place["home"]), "" if here else str(place["host"]), in_place)
     return None
 
@@ -93,7 +96,8 @@ def keep_place(home: Path) -> None:
     """Note where the home is, whose lease is held, for the next start. Raises OSError."""
     (inodes, changed), (host, machine) = _marks(home), _machine()
     body = {"v": 1, "home": os.path.realpath(home), "inodes": inodes, "changed": changed, "host": host}
-    atomic_write(home / "tls" / PLACE, json.dumps(body | {"machine": machine}).encode() + b"\n")
+    body |= {"machine": machine, "born": _born(home)}
+    atomic_write(home / "tls" / PLACE, json.dumps(body).encode() + b"\n")
 
 
 def _marks(home: Path) -> tuple[list[int], list[int]]:
@@ -101,6 +105,12 @@ def _marks(home: Path) -> tuple[list[int], list[int]]:
     inode, changed = folder_marks(home)
     inodes = [inode, *((home / name).stat().st_ino for name in ("tls", "tls/instance"))]
     return inodes, [changed, *((home / "tls" / name).stat().st_ctime_ns for name in ("token", "key.pem"))]
+
+
+def _born(home: Path) -> list[int]:
+    """When the files were made whose inodes count, in ns; empty where that is not known of all."""
+    times = [birth_time_ns(home / name) for name in (".", "tls", "tls/instance")]
+    return [time for time in times if time is not None] if None not in times else []
 
 
 def _machine() -> tuple[str, str]:
@@ -111,22 +121,25 @@ def _machine() -> tuple[str, str]:
 
 
 def _original_beside(home: Path) -> Path | None:
-    """Of a home that an earlier version has left: that of which it is a copy, where that is still there and both have
-    one instance's name."""
+    """Of a home that an earlier version has left, or that came without `tls`: that of which it is a copy, where that is
+    still there and both have one instance's name, or this one has none."""
     with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
         body = json.loads(read_private(home / ACCESS, LIMIT))
         original = Path(body["home"])
-        same = [read_private(each / "tls" / "instance", LIMIT) for each in (home, original)]
         # By inode alone: one folder that is mounted twice may be shown on two devices.
-        if home.stat().st_ino != original.stat().st_ino and same[0] == same[1] and not _are_one(home, original):
+        if home.stat().st_ino == original.stat().st_ino or _are_one(home, original):
+            return None
+        if not (home / "tls" / "instance").exists():
             return original
+        same = [read_private(each / "tls" / "instance", LIMIT) for each in (home, original)]
+        return original if same[0] == same[1] else None
     return None
 
 
 def _are_one(home: Path, other: Path) -> bool:
     """Whether two paths lead to one folder that is shown with two inodes, as FUSE and re-exports do: what is written by
     one path is there by the other. Raises OSError."""
-    mark = Path("tls", f".{secrets.token_hex(8)}")
+    mark = f".{secrets.token_hex(8)}"
     (home / mark).touch(mode=0o600)
     try:
         return (other / mark).exists()
@@ -142,8 +155,11 @@ def forget_agents(home: Path) -> None:
 
 def begin_apart(home: Path) -> None:
     """Make a copied home one of its own, whose lease is held: with the original's name it would end what runs there. It
-    is not known as a copy any more."""
-    shutil.rmtree(home / "tls")
+    is not known as a copy any more: at once, for what is killed in between would keep the name alone."""
+    away = home / f".tls-{secrets.token_hex(8)}"
+    with suppress(FileNotFoundError):
+        (home / "tls").rename(away)
+        shutil.rmtree(away)
 
 
 def node_name(home: Path, given: str | None, default: str) -> str:

@@ -119,9 +119,38 @@ def test_another_inode_with_the_same_time_is_another_mount(tmp_path: Path, monke
     for seen in ((others, changed), (others, [*later[:2], *changed[2:]])):
         monkeypatch.setattr(identity, "_marks", lambda home, seen=seen: seen)
         assert original_of(home) is None
+    monkeypatch.setattr(identity, "_born", lambda home: [1, 2, 3])
     for seen in ((others, later), (inodes, later)):  # the system may give the same inodes again
         monkeypatch.setattr(identity, "_marks", lambda home, seen=seen: seen)
         assert original_of(home) == Original(home, in_place=True)
+
+
+def test_one_that_is_killed_as_it_begins_apart_has_nothing_of_the_originals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, copy = started(tmp_path / "home"), tmp_path / "copy"
+    shutil.copytree(home, copy)
+
+    def killed(folder: Path) -> None:
+        (folder / "place.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "rmtree", killed)
+        begin_apart(copy)
+    ours, its = load_identity(home, 1e9), load_identity(copy, 1e9)
+    assert (ours.instance == its.instance, ours.token == its.token) == (False, False)
+
+
+@pytest.mark.parametrize("born", [[], [1, 2, 3]])
+def test_a_chmod_of_all_puts_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: list[int]) -> None:
+    """`hpcdl doctor` says to run one, and purges of file systems have people touch all."""
+    monkeypatch.setattr(identity, "_born", lambda home: born)
+    home = started(tmp_path / "home")
+    for each in (home, *home.rglob("*")):
+        each.chmod(each.stat().st_mode)
+    assert original_of(home) == (None if born else Original(home, in_place=True)), "nobody knows without these times"
+    assert original_of(home.rename(tmp_path / "moved")) is None
 
 
 def test_what_is_put_back_at_its_path_is_known_by_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +175,21 @@ def test_a_damaged_note_of_the_place_makes_no_copy(tmp_path: Path, damage: bytes
     assert original_of(home) is None
     keep_place(home)
     assert original_of(home.rename(tmp_path / "moved")) is None
+
+
+def test_a_copy_without_what_is_secret_is_a_copy(tmp_path: Path) -> None:
+    """`rsync --exclude tls`, say: the agent of it would end what the original's has under way."""
+    home, copy = started(tmp_path / "home"), tmp_path / "copy"
+    first = load_identity(home, 1e9)
+    write_access(home, AccessFile(first.instance, "127.0.0.1", 1, first.certificate, first.token, 1, 1))
+    shutil.copytree(home, copy, ignore=shutil.ignore_patterns("tls"))
+    assert original_of(copy) == Original(home)
+    begin_apart(copy)
+    load_identity(copy, 1e9)
+    keep_place(copy)
+    assert original_of(copy) is None
+    shutil.rmtree(home / "tls")
+    assert original_of(home) is None, "it is made anew"
 
 
 def test_a_copy_of_a_home_of_an_earlier_version_has_an_instance_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpcdl.client import Client
+from hpcdl.daemon.birth_time import birth_time_ns
 from tests.system.cluster import Cluster
 from tests.system.test_losses import raised, tried
 
@@ -204,3 +207,47 @@ def test_another_boot_is_the_same_home(make_cluster: MakeCluster, tmp_path: Path
     assert tried(home, *START) == (0, "")
     assert not home.job(job)["held_after"]
     assert not raised(home)
+
+
+def trains(cluster: Cluster, folder: Path) -> int:
+    """A job that trains on, as far as it may."""
+    cluster.hold()
+    job = cluster.submit(steps=10_000, options=("--checkpoint-dir", str(folder)))
+    cluster.until_step(job, 30)
+    return job
+
+
+def test_a_chmod_of_all_of_a_home_loses_nothing(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """It changes the times of all its files, and `hpcdl doctor` says to run one."""
+    home = make_cluster(gpus=1).start()
+    if birth_time_ns(home.home) is None:
+        pytest.skip("this file system does not tell when a file was made")
+    job = trains(home, tmp_path / "checkpoints")
+    trainer = home.trainer_pid(job)
+    home.kill_daemon()
+    subprocess.run(["chmod", "-R", "go=", str(home.home)], check=True)
+    assert tried(home, *START) == (0, "")
+    assert home.trainer_pid(job) == trainer
+    assert not raised(home)
+    assert not ends(home, job, 0)
+
+
+def test_a_copy_without_what_is_secret_ends_nothing(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """Copied while its daemon runs, as `rsync --exclude tls` does."""
+    first, copied = make_cluster(gpus=1).start(), make_cluster(gpus=1)
+    job = trains(first, tmp_path / "checkpoints")
+    trainer = first.trainer_pid(job)
+    shutil.rmtree(copied.home)
+    ignored = shutil.ignore_patterns("tls", "lease.*", "s")  # sockets are none of it
+    shutil.copytree(first.home, copied.home, ignore=ignored)
+    code, said = tried(copied, *START)
+    assert (code, said.split(";")[0]) == (
+        0,
+        f"hpcdl: {copied.home} is a copy of {first.home}, and begins apart from it",
+    )
+    copied.until(lambda: ends(copied, job, 0))
+    assert copied.job(job)["held"]
+    assert first.trainer_pid(job) == trainer
+    assert not ends(first, job, 0)
+    first.cli("cancel", str(job))
+    copied.cli("cancel", str(job))
