@@ -172,13 +172,15 @@ def damage(checkpoint: Checkpoint) -> str:
             return "its marker is another one's"
         sizes = {str(name): int(size) for name, size in marker["files"].items()}
         known = {str(name): str(each) for name, each in (marker.get("digests") or {}).items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         return "its marker cannot be read"
     for name, size in sizes.items():
         try:
             there = (checkpoint.path / name).stat().st_size
         except FileNotFoundError:
             return f"{name} is missing"
+        except ValueError:
+            return f"its marker names {name!r:.80}, which no file can be called"
         if there != size:
             return f"{name} has {there} bytes, not {size}"
     found = digests(checkpoint.path, [name for name in sizes if name in known])

@@ -282,7 +282,7 @@ def session(directory: Path) -> Session:
     return Session({}, None, directory)
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "missing", "garbage marker", "flipped digest"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing", "garbage marker", "flipped digest", "size", "name"])
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path: Path, how: str) -> None:
     for step in (1, 2):
         put(tmp_path, step, 1)
@@ -296,6 +296,10 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path: 
             (newest / "deep/er/w").unlink()
         case "garbage marker":
             (newest / "COMPLETE").write_text("{")
+        case "size" | "name":
+            marker = json.loads((newest / "COMPLETE").read_text())
+            marker["files"] |= {"deep/er/w": float("inf")} if how == "size" else {"deep/er/\0": 1}
+            (newest / "COMPLETE").write_text(json.dumps(marker))
         case _:
             marker = json.loads((newest / "COMPLETE").read_text())
             marker["digests"]["deep/er/w"] = "00" * 32
