@@ -226,6 +226,8 @@ def _attached(world: World, event: ev.Attached, at: float) -> None:
 def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
+    if job.checkpoint_missing and event.step:
+        job = changed(job, checkpoint_missing=False)  # what was put back counts: its user is asked again if that goes
     if incarnation.progress is None:
         ob.observe_start(world, job, incarnation, at)
         end_at = _end_at(job, incarnation, event.step, at)
@@ -486,7 +488,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         held_after=event.hold or job.held_after,
         ends_cut=job.ends_cut + 1 if incarnation.end_at is not None else 0 if incarnation.steps else job.ends_cut,
         saved_by=event.saved_by,
-        checkpoint_missing=job.checkpoint_missing or event.missing is not None,
+        checkpoint_missing=event.missing is not None if event.hold else job.checkpoint_missing,
     )
 
 

@@ -170,6 +170,25 @@ def test_a_job_that_would_begin_at_step_0_is_held_until_its_user_releases_it() -
     assert required_step(draft.world.jobs[1]) == 2, "it was let once"
 
 
+def test_a_job_whose_checkpoints_were_put_back_is_held_again_where_they_go_again() -> None:
+    draft = held()
+    draft.add(ev.JobReleased(1), 3.0)
+    draft.add(ev.StartRequested(1, 5, ("n1",), PLACED), 4.0)
+    draft.add(ev.TrainerReady(1, 5, 1, "n1", step=9), 5.0)
+    assert required_step(draft.world.jobs[1]) == 9
+
+
+def test_a_job_that_is_held_after_something_else_later_says_so() -> None:
+    draft = held()
+    draft.add(ev.JobReleased(1), 3.0)
+    draft.add(ev.StartRequested(1, 5, ("n1",), PLACED), 4.0)
+    draft.add(ev.Exited(1, 5, 1, "n1", code=1, hint=Cause.INFRASTRUCTURE, detail="no room"), 5.0)
+    draft.add(ev.GpusFreed(1, 5, 1, "n1"), 5.0)
+    (ended,) = conclusions(draft.world, [1], 5.0, Rules(poison_limit_infrastructure=1))
+    draft.add(ended, 5.0)
+    assert held_text(draft.world.jobs[1]).startswith("held after ")
+
+
 def test_a_job_that_was_cancelled_meanwhile_is_not_held() -> None:
     draft = Draft(World())
     for event in (ev.JobSubmitted(1, SPEC, "r"), ev.StartRequested(1, 1, ("n1",), PLACED), ev.CancelRequested(1)):
