@@ -114,6 +114,28 @@ def test_a_claim_is_renewed_until_its_attempt_is_over(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_claim_that_somebody_removed_is_put_back_while_its_attempt_lives(tmp_path: Path) -> None:
+    path = claimed_by(tmp_path, supervisor_here())
+    before = path.read_bytes()
+    beat = ClaimBeat(str(tmp_path), tag_of(path))
+    beat._renew()
+    path.unlink()
+    beat._renew()
+    assert path.read_bytes() == before
+    with pytest.raises(Stale):
+        take(tmp_path)
+    path.unlink()
+    take(tmp_path)  # it was faster
+    beat._renew()
+    assert tag_of(path) == "second:7:3:n1"
+    path.unlink()
+    beat._renew(over=True)
+    assert os.listdir(tmp_path) == []
+    tmp_path.rename(tmp_path.with_name("away"))
+    beat._renew()
+    assert not tmp_path.exists()
+
+
 def test_the_thread_renews_it_and_says_when_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "BEAT_S", 0.01)
     path = claimed_by(tmp_path, supervisor_here())
