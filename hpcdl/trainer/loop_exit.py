@@ -33,7 +33,7 @@ class LoopExit:
         """Whether the loop was left by `break` or `return`. Generators round it, such as a progress bar's, may be
         closed with it, or leave theirs. False where somebody else closes it, or nobody holds it any more: of that
         nothing is known."""
-        frame: FrameType | None = sys._getframe(2)
+        frame = sys._getframe(1).f_back  # None as the interpreter ends
         left = False  # a generator round it has left its own loop, or was closed and says nothing of it
         while frame is not None:
             instruction = _instruction(frame)

@@ -2,12 +2,14 @@
 
 import contextlib
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from hpcdl.trainer.loop_exit import LoopExit
+from tests.trainer.supervisor import ROOT
 
 Loop = Callable[[], Iterator[int]]
 """Makes the steps of a loop, which nobody else holds."""
@@ -237,3 +239,9 @@ def test_a_step_that_was_only_looked_at_is_no_break() -> None:
 
     peek()
     assert steps.by_break is False
+
+
+def test_of_one_that_the_end_of_the_interpreter_closes_nothing_is_said() -> None:
+    script = "from tests.trainer.test_loop_exit import Steps\nheld = iter(Steps())\nnext(held)\n"
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
