@@ -304,6 +304,20 @@ def test_what_ends_by_itself_while_a_suspend_is_pending_is_done(cluster: Cluster
     assert len(script.said("pending")) == 1
 
 
+@pytest.mark.parametrize("end", [False, True])
+def test_an_error_while_a_suspend_is_pending_is_its_own(cluster: Cluster, tmp_path: Path, end: bool) -> None:
+    fails = "say('pending')\nwait_for('go')\nraise ValueError('no room')\n"
+    loop = "for step in hpcdl.steps(30, save=save, load=lambda folder: None):\n"
+    code = f"train()\n{fails}" if end else loop + textwrap.indent(fails, "    ")
+    script = Script(cluster, tmp_path, TRAINS + code)
+    script.until_said("pending", 1)
+    cluster.cli("suspend", str(script.id))
+    cluster.until_state(script.id, "SUSPENDING")
+    script.go()
+    cluster.until_state(script.id, "FAILED")
+    assert (script.row["cause"], script.row["detail"]) == ("user error", "exit code 1: ValueError: no room")
+
+
 EARLY = """
 def train():
     for step in hpcdl.steps(30, save=save, load=lambda folder: None):

@@ -155,7 +155,7 @@ class Supervisor:
         self._drill.look(now)
         self._trainer.look(now)
         if running and self._trainer.status is not None:
-            self._ended_by, self._by_itself = self._closing.ended_by, not self._closing.terminated
+            self._ended_by, self._by_itself = self._closing.ended_by, not self._signalled
         if self._trainer.status is not None:
             if self._closing.emptied(now):
                 self._guarded(self._clients.drain)  # the word of what was saved last may be still on its way
@@ -526,12 +526,21 @@ class Supervisor:
             save_errno=self._save_errno,
             done=self._lingering.done or (self._read_progress.complete and how.code == 0),
             left=left,
-            by_itself=self._by_itself and how.code == 0 and self._trainer.attached and not self._closing.final,
+            by_itself=self._by_itself and self._is_own(how),
             step=self._step,
             **self._own_saves(),
         )
         self._memory.close()
         self._exited_at = self._clock.now()
+
+    @property
+    def _signalled(self) -> bool:
+        """It was sent a signal that ends it: by us, or in a batch job by its system, which sends it to us, too."""
+        return self._closing.terminated or self._wakeup.terminate
+
+    def _is_own(self, how: Exit) -> bool:
+        """A trainer that attached ended with a code of its own, and nothing that it saved answered a suspend."""
+        return how.code is not None and how.killed is None and self._trainer.attached and not self._closing.final
 
     def _own_saves(self) -> dict[str, object]:
         """The newest of its program's own checkpoints: `kept` where it came since it was asked to go, else `older`."""

@@ -359,8 +359,8 @@ class Exited(Report, frozen=True):
     """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code.
 
     `done`: the trainer said that its training is complete. `ended_by`: what it was asked to: suspend, end, absence.
-    `left`: its script had come to its end. `by_itself`: it exited with 0, before it was sent a signal that ends it, and
-    with no checkpoint that answered a suspend; of a trainer that attached.
+    `left`: its script had come to its end. `by_itself`: it exited before it was sent a signal that ends it, and with
+    no checkpoint that answered a suspend; of a trainer that attached.
     """
 
     code: int | None = None

@@ -127,7 +127,7 @@ class Part:
     ended_by: str | None = None  # what was asked of it then: suspend, end, leave, absence (of an agent); None: nothing
     done: bool = False  # its trainer reported that the training is complete
     left: bool = False  # its script had come to its end
-    by_itself: bool = False  # it exited with 0 before a signal ended it, and nothing that it saved answered a suspend
+    by_itself: bool = False  # it exited before it was sent a signal, and nothing that it saved answered a suspend
     hint: Cause | None = None  # the cause, where the agent knows more than the code says; None: it does not
     detail: str = ""  # of its end, in words
     exited_at: float | None = None  # None before

@@ -123,6 +123,9 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if clean and asked <= {"suspend", "absence"}:
         cut = f"{CUT_OFF}: exit code 0 after a signal" if in_end and _has_saved_it(job) else ""
         return Cause.SUSPENDED, _kept_by_itself(job, parts) or cut or "exited at the suspend signal"
+    failed = _failed_by_itself(job, incarnation, parts) if suspended is None else None
+    if failed is not None:
+        return Cause.USER_ERROR, _how(failed)
     culprit = _culprit(parts) if asked <= {"end"} else None
     stop = incarnation.stop
     if stop is not None and stop.cause is not None and (culprit is None or stop.cause is not Cause.INFRASTRUCTURE):
@@ -155,7 +158,7 @@ def _came_to_its_end(part: Part, attached: bool) -> bool:
     """Whether all of its script was run: what ended it then, a signal or a launcher's code, ended its teardown. Of a
     trainer that `attached` an exit with 0 after SIGTERM is none: it may have caught that."""
     asked = part.ended_by is not None and attached
-    return not part.lost and (part.left or (part.by_itself if asked else part.code == 0 and part.signal is None))
+    return not part.lost and (part.left or (part.code == 0 and part.signal is None and (part.by_itself or not asked)))
 
 
 def _ended_by_itself(job: Job, incarnation: Incarnation, parts: Iterable[Part], complete: bool) -> bool:
@@ -208,6 +211,17 @@ def _culprit(parts: Iterable[Part]) -> Part | None:
         return part.hint is None, not killed_from_outside(part), lost, part.exited_at or 0.0
 
     return min(failed, key=order, default=None)
+
+
+def _failed_by_itself(job: Job, incarnation: Incarnation, parts: Iterable[Part]) -> Part | None:
+    """The part whose program failed while a suspend was pending, if one did: not for want of another part, and not in
+    answer, as a program that handles the signal itself may."""
+    if not incarnation.attached or job.spec.resumes is not None or has_own_handler(job) or _culprit(parts) is not None:
+        return None
+    asked = (part for part in parts if part.ended_by in ("suspend", "absence") and part.hint is None)
+    own = (part for part in asked if part.by_itself and part.code)
+    failed = (part for part in own if not killed_from_outside(part) and lost_peers.PEER.search(part.detail) is None)
+    return min(failed, key=lambda part: part.exited_at or 0.0, default=None)
 
 
 def _how(part: Part) -> str:

@@ -416,3 +416,14 @@ while True:
     agent.connect().send("suspend", grace_s=60.0)
     record = agent.exit()
     assert (record["code"], record["kept"]) == (124, "checkpoint-400" if saves else "")
+
+
+@pytest.mark.parametrize(("end", "by_itself"), [("sys.exit(3)", True), ("os.kill(os.getpid(), 9)", False)])
+def test_an_error_while_a_suspend_is_pending_is_told_from_what_ends_it(agent: Agent, end: str, by_itself: bool) -> None:
+    agent.start(f"{ATTACH}import sys\nsay('ready', step=0)\n{EXPORTS}{end}\n")
+    agent.printed("step 300/300\n")
+    agent.connect().send("suspend", grace_s=600.0)
+    agent.wait("suspending")
+    (agent.base / "go").touch()
+    record = agent.exit()
+    assert (record["ended_by"], record["by_itself"]) == ("suspend", by_itself)

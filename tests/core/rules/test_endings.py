@@ -168,6 +168,37 @@ def test_what_ended_by_itself_is_done_though_a_suspend_was_pending() -> None:
         assert cause_of(replace(JOB, spec=spec), incarnation(itself))[0] is Cause.SUSPENDED
 
 
+def test_an_error_of_its_own_while_a_suspend_was_pending_is_one() -> None:
+    failed = part(code=1, ended_by="suspend", by_itself=True, detail="ValueError: x")
+    for job in (JOB, ALL_SAVED):
+        assert cause_of(job, incarnation(failed)) == (Cause.USER_ERROR, "exit code 1: ValueError: x")
+    others = [
+        part(node="n2", code=0, ended_by="suspend", by_itself=True),
+        part(node="n2", code=143, ended_by="suspend"),
+    ]
+    assert all(cause_of(JOB, incarnation(failed, other))[0] is Cause.USER_ERROR for other in others)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ({"by_itself": False}, Cause.PREEMPTED),
+        ({"ended_by": "leave"}, Cause.PREEMPTED),
+        ({"code": 137}, Cause.PREEMPTED),
+        ({"detail": "RuntimeError: Connection closed by peer"}, Cause.PREEMPTED),
+        ({"hint": Cause.OUT_OF_MEMORY}, Cause.OUT_OF_MEMORY),
+    ],
+)
+def test_what_a_suspend_made_of_it_is_none(how: dict[str, object], cause: Cause) -> None:
+    failed = part(**{"code": 1, "ended_by": "suspend", "by_itself": True} | how)
+    assert cause_of(JOB, incarnation(failed))[0] is cause
+    for spec in (replace(JOB.spec, resumes=""), replace(JOB.spec, signal="SIGTERM")):
+        assert cause_of(replace(JOB, spec=spec), incarnation(failed))[0] is not Cause.USER_ERROR
+    assert cause_of(JOB, incarnation(failed, part(node="n2", signal="SIGKILL")))[0] is not Cause.USER_ERROR
+    final = incarnation(failed, checkpoint=SUSPENDED)
+    assert cause_of(JOB, final)[0] is not Cause.USER_ERROR
+
+
 @pytest.mark.parametrize(("regex", "preset"), [("([0-9]+)", None), (None, "hf")])
 def test_a_total_that_was_read_from_any_bar_ends_nothing(regex: str | None, preset: str | None) -> None:
     """`1/1` of a shard that is written, and an exit with 0 at a suspend."""
