@@ -7,6 +7,7 @@ exception, or another exit code, has ended did not come to its end.
 from __future__ import annotations
 
 import atexit
+import functools
 import opcode
 import os
 import signal
@@ -14,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _left_by_exit = False  # the main thread's last sys.exit() was one with 0
@@ -52,11 +53,20 @@ def _remember(status: Any = None, /) -> Any:
 def _in_a_handler() -> bool:
     """Whether a signal's handler is under way in this thread: what it exits with says nothing of the script."""
     handlers = (signal.getsignal(number) for number in signal.valid_signals())
-    codes = [code for each in handlers if (code := getattr(getattr(each, "__func__", each), "__code__", None))]
+    codes = [code for each in handlers if (code := _code_of(each))]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code not in codes:
         frame = frame.f_back
     return frame is not None
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """What a call of it runs; None of what is not written in Python, or is no handler."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if callable(handler) and not hasattr(handler, "__code__"):
+        handler = type(handler).__call__
+    return getattr(handler, "__code__", None)
 
 
 if os.environ.get("HPCDL_SOCKET"):

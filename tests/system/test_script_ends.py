@@ -278,9 +278,15 @@ def test_a_suspend_in_its_script_s_end_waits_for_it(cluster: Cluster, tmp_path: 
     assert len(cut.said("trained")) == STEPS
 
 
-def test_a_handler_that_exits_with_0_has_not_come_to_the_end(cluster: Cluster, tmp_path: Path) -> None:
-    handles = "signal.signal(signal.SIGTERM, lambda *given: sys.exit(0))\n"
-    script = Script(cluster, tmp_path, f"{TRAINS}{handles}train()\n{EVALUATES}", "--grace", "2")
+RAISES = "def stop(*given):\n    raise InterruptedError\nsignal.signal(signal.SIGTERM, stop)\n"
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_handler_that_ends_it_has_not_come_to_the_end(cluster: Cluster, tmp_path: Path, catches: bool) -> None:
+    handles, end = "signal.signal(signal.SIGTERM, lambda *given: sys.exit(0))\n", EVALUATES
+    if catches:
+        handles, end = RAISES, f"try:\n{textwrap.indent(EVALUATES, '    ')}except InterruptedError:\n    pass\n"
+    script = Script(cluster, tmp_path, f"{TRAINS}{handles}train()\n{end}", "--grace", "2")
     script.until_said("evaluates", 1)
     cluster.cli("suspend", str(script.id))
     cluster.until_state(script.id, "SUSPENDED", "DONE")

@@ -7,13 +7,24 @@ import pytest
 from tests.trainer.supervisor import ROOT, supervisor
 
 SCRIPT = """
-import atexit, os, sys, threading
+import atexit, functools, os, signal, sys, threading
 import hpcdl.trainer as hpcdl
 
 def main():
     hpcdl.attach()
     hpcdl.ready(0)
     hpcdl.done(3)
+
+class Handler:
+    def __call__(self, number, frame):
+        sys.exit(0)
+
+    def method(self, *given):
+        sys.exit(0)
+
+def at_signal(handler):
+    signal.signal(signal.SIGTERM, handler)
+    signal.raise_signal(signal.SIGTERM)
 
 main()
 {end}
@@ -36,6 +47,11 @@ main()
         ("raise ValueError", 1, False),
         ("try:\n    sys.exit(0)\nexcept SystemExit:\n    raise ValueError", 1, False),
         ("try:\n    sys.exit(3)\nexcept SystemExit:\n    pass", 0, True),
+        ("at_signal(lambda *given: sys.exit(0))", 0, False),
+        ("at_signal(Handler())", 0, False),
+        ("at_signal(Handler().method)", 0, False),
+        ("at_signal(functools.partial(Handler().method, 1))", 0, False),
+        ("at_signal(functools.partial(lambda *given: sys.exit(0)))", 0, False),
         ("os._exit(0)", 0, False),
         ("os.abort()", -6, False),
     ],

@@ -445,7 +445,7 @@ class Supervisor:
                 self._lingering.said_done(self._step or 0, self._clock.now(), self._trainer.writes(rank))
                 self._note_done()
             case packets.LeftPacket():
-                rank.left = True
+                rank.left = self._heeds_left
                 self._trainer.by_launcher = is_launcher(processes.words_of(self._trainer.main or 0))
 
     def _on_saved(self, rank: Rank, packet: packets.SavedPacket) -> None:
@@ -532,6 +532,12 @@ class Supervisor:
         )
         self._memory.close()
         self._exited_at = self._clock.now()
+
+    @property
+    def _heeds_left(self) -> bool:
+        """What comes to its script's end after a SIGTERM has caught that, and cut its end short. In a batch job its
+        library has caught it (`heed`), and the script went on."""
+        return self._start.batch or not self._closing.terminated
 
     @property
     def _signalled(self) -> bool:

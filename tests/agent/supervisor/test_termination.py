@@ -427,3 +427,15 @@ def test_an_error_while_a_suspend_is_pending_is_told_from_what_ends_it(agent: Ag
     (agent.base / "go").touch()
     record = agent.exit()
     assert (record["ended_by"], record["by_itself"]) == ("suspend", by_itself)
+
+
+@pytest.mark.parametrize(("batch", "left"), [(False, False), (True, True)])
+def test_who_leaves_its_script_after_a_sigterm_may_have_cut_it_short(agent: Agent, batch: bool, left: bool) -> None:
+    end = (
+        "stop = []\nsignal.signal(15, lambda *given: stop.append(1))\nsay('done', step=300)\nprint('on', flush=True)\n"
+    )
+    agent.start(f"{ATTACH}{end}while not stop: time.sleep(0.01)\n{LEFT}", batch=batch)
+    agent.printed("on\n")
+    agent.connect().send("suspend", grace_s=1.0)
+    record = agent.exit()
+    assert (record["code"], record["left"], record["by_itself"]) == (0, left, False)
