@@ -94,9 +94,13 @@ def read_mark(home: Path) -> Mark | None:
     path = home / NAME
     try:
         body = json.loads(read_private(path, _LIMIT))
-        reserved, clean = _ids(body["reserved"]), bool(body["clean"])
+        reserved, clean = _ids(body["reserved"]), _switch(body["clean"])
         mark = Mark(
-            _number(body["line"]), _number(body["seq"]), str(body["digest"]), _ids(body["given"]), _why(body["resumed"])
+            _number(body["line"]),
+            _number(body["seq"]),
+            _digest(body["digest"]),
+            _ids(body["given"]),
+            _why(body["resumed"]),
         )
     except FileNotFoundError:
         return _mark_of_now(home)
@@ -158,6 +162,18 @@ def _number(value: object) -> int:
     """Raises ValueError for what nobody counted to: whatever JSON has as a number is not enough."""
     if type(value) is not int or not 0 <= value < _MOST:
         raise ValueError("no number of ours")
+    return value
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")
+    return value
+
+
+def _digest(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no digest of ours")
     return value
 
 

@@ -245,12 +245,16 @@ def test_ids_that_nobody_can_have_given_are_damage(home: Path) -> None:
 NUMBERS: list[Any] = [math.inf, math.nan, "7", 1e30, -1, 10**15, True, None, []]
 IDS: list[Any] = [None, [], 1, {"job": math.inf}, {"job": "1"}]
 REASONS: list[Any] = ["", ["x"], ["backup", 1], {}, 7, ["a", "b", "c"]]
+DIGESTS: list[Any] = [None, 7, []]
+SWITCHES: list[Any] = [None, "no", 1]
 WRONG: list[tuple[str, Any]] = [
     *(("seq", value) for value in NUMBERS),
     *(("line", value) for value in NUMBERS),
     *(("resumed", value) for value in REASONS),
     *((key, value) for key in ("given", "reserved") for value in IDS),
-    *((key, ...) for key in ("clean", "seq", "resumed", "given", "reserved")),
+    *(("digest", value) for value in DIGESTS),
+    *(("clean", value) for value in SWITCHES),
+    *((key, ...) for key in ("clean", "seq", "digest", "resumed", "given", "reserved")),
 ]
 
 
