@@ -385,6 +385,9 @@ STALE = os.EX_TEMPFAIL
 SHELL_SIGNALLED = 128  # and the signal's number is what a shell makes of it
 SHELL_KILLED = SHELL_SIGNALLED + signal.SIGKILL
 
+HIDDEN_KILL = SHELL_KILLED << 8
+"""The wait status, as a shell would have made it, of what ended with 0 although its rank was killed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:

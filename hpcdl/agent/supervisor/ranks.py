@@ -42,6 +42,7 @@ class Rank:
         self.trained_before: float | None = None  # when others were last heard to train, once it was ready itself
         self.saving = False
         self.left = False  # its script has come to its end
+        self.was_killed = False  # it was seen to end by SIGKILL
         self.world = world_of(attach.pid)
         self._start_ticks = processes.start_ticks(attach.pid)  # None: it is gone already, what it said still counts
 
@@ -73,7 +74,6 @@ class TrainerProcesses:
         self.status: int | None = None  # as waitpid gives it, once the main process has ended
         self.ranks: dict[int, Rank] = {}
         self.attached = False  # a rank ever did
-        self.killed_one = False  # a rank was seen to end by SIGKILL
         self.by_launcher = False  # what started its ranks does nothing else
 
     def look(self, now: float) -> None:
@@ -139,10 +139,23 @@ class TrainerProcesses:
 
     @property
     def left(self) -> bool:
-        """All ranks have come to the ends of their scripts. One that was started again counts in the place of the one
-        before."""
-        ranks = {rank.number: rank for rank in self.ranks.values()}.values()
-        return bool(ranks) and all(rank.left for rank in ranks)
+        """All ranks have come to the ends of their scripts."""
+        return bool(self._last_ranks) and all(rank.left for rank in self._last_ranks)
+
+    @property
+    def killed_one(self) -> bool:
+        """A rank was seen to end by SIGKILL."""
+        return any(rank.was_killed for rank in self.ranks.values())
+
+    @property
+    def cut_off(self) -> bool:
+        """A rank was killed, and none has come to the end of its script: whoever started it may hide that."""
+        return any(rank.was_killed for rank in self._last_ranks) and not any(rank.left for rank in self._last_ranks)
+
+    @property
+    def _last_ranks(self) -> list[Rank]:
+        """One that was started again counts in the place of the one before."""
+        return list({rank.number: rank for rank in self.ranks.values()}.values())
 
     @property
     def loops(self) -> bool:

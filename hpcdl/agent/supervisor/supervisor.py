@@ -22,7 +22,7 @@ from hpcdl.agent.supervisor.checkpoint_drain import CheckpointDrain
 from hpcdl.agent.supervisor.claim import ClaimBeat, Foreign, Stale, supervisor_here, write_claim
 from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
-from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up, node_failure
+from hpcdl.agent.supervisor.exit_cause import FAILED, HIDDEN_KILL, STALE, Exit, exit_of, given_up, node_failure
 from hpcdl.agent.supervisor.memberships import Memberships
 from hpcdl.agent.supervisor.output import Log, OutputPipe, ProgressReader, TrainerOutput, printable
 from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
@@ -379,7 +379,7 @@ class Supervisor:
 
     def on_gone(self, rank: Rank) -> None:
         """A rank's connection has ended, in most cases with its process."""
-        self._trainer.killed_one = self._trainer.killed_one or rank.killed
+        rank.was_killed = rank.was_killed or rank.killed
 
     def _on_rank_failure(self, output: bytes) -> None:
         """torchrun has seen one of its ranks fail, and starts them again. `output`: the last of it."""
@@ -503,7 +503,8 @@ class Supervisor:
             self._ended_by = None
         else:
             trainer, tail = self._trainer, self._output.tail
-            how = exit_of(trainer.status, tail, trainer.attached, ours, self._oom_kills, trainer.killed_one)
+            status = HIDDEN_KILL if trainer.status == 0 and trainer.cut_off else trainer.status
+            how = exit_of(status, tail, trainer.attached, ours, self._oom_kills, trainer.killed_one)
             left = in_teardown(trainer, how.code) and self._drain.error is None
             if how.oom and how.signal is not None and (why := self._memory.words()):
                 how = replace(how, detail=why, permanent=self._memory.enforced)

@@ -439,3 +439,35 @@ def test_who_leaves_its_script_after_a_sigterm_may_have_cut_it_short(agent: Agen
     agent.connect().send("suspend", grace_s=1.0)
     record = agent.exit()
     assert (record["code"], record["left"], record["by_itself"]) == (0, left, False)
+
+
+RUN = """
+def run(number, end):
+    global channel
+    if not (pid := os.fork()):
+        channel = connect()
+        attach(number)
+        say('ready', step=0)
+        say('done', step=3)
+        exec(end)
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    time.sleep(0.5)
+    os.waitpid(pid, 0)
+KILLED = "os.kill(os.getpid(), 9)"
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "code"),
+    [
+        ("run(0, KILLED)", 137),
+        ("run(0, '')", 0),
+        ("run(0, KILLED); run(0, '')", 0),  # started again
+        ("run(1, KILLED); run(0, \"say('left')\")", 0),  # the others went on without it
+    ],
+)
+def test_what_started_a_rank_does_not_hide_that_it_was_killed(agent: Agent, runs: str, code: int) -> None:
+    agent.start(f"{RUN}{runs}\n")
+    record = agent.exit()
+    assert (record["code"], record["signal"], record["done"]) == (code, None, True)
