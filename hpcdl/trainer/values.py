@@ -39,7 +39,8 @@ class Values:
         return {name: encode(value, name, _encode_array) for name, value in vars(self).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set what `state_dict` gave. Lists, dicts and sets stay the objects that they are."""
+        """Set what `state_dict` gave. Lists, dicts, sets, and tensors that an optimizer may have, stay the objects that
+        they are."""
         for name, saved in state.items():
             value, before = decode(saved, _decode_array), vars(self).get(name)
             if isinstance(before, list) and isinstance(value, list):
@@ -47,6 +48,8 @@ class Values:
             elif isinstance(before, (dict, set)) and isinstance(value, (dict, set)):
                 before.clear()
                 before.update(value)
+            elif before is not None and _is_tensor(before) and before.requires_grad and _is_tensor(value):
+                before.detach().copy_(value)
             else:
                 device = before.device if before is not None and _is_tensor(before) else "cpu"
                 setattr(self, name, value.to(device) if _is_tensor(value) else value)
@@ -98,7 +101,7 @@ def _encode_array(value: Any) -> dict[str, Any] | None:
         value = value.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     else:
         numpy: Any = sys.modules.get("numpy")
-        if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)) or value.dtype.hasobject:
+        if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)) or value.dtype.kind in "OV":
             return None
         name, shape = value.dtype.str, list(value.shape)
     return {kind: base64.b64encode(value.tobytes()).decode(), "type": name, "shape": shape}

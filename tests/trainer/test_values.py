@@ -67,6 +67,24 @@ def test_tensors_come_back_bit_for_bit() -> None:
         assert getattr(loaded, name).dtype == value.dtype
 
 
+def test_a_tensor_that_an_optimizer_has_stays_that_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    scale = torch.nn.Parameter(torch.zeros(2))
+    Values(scale=scale).load_state_dict(through_json(Values(scale=torch.tensor([0.5, 1.5]))))
+    assert scale.tolist() == [0.5, 1.5]
+    values = Values(scale=scale)
+    values.load_state_dict(through_json(values))
+    assert values.scale is scale
+    assert scale.requires_grad
+
+
+def test_arrays_of_records_are_refused() -> None:
+    """Their fields would not come back."""
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(TypeError, match="best is of ndarray"):
+        Values(best=numpy.zeros(2, dtype=[("loss", "f8"), ("step", "i4")])).state_dict()
+
+
 @pytest.mark.parametrize("value", [object(), [1, len], {"key": {2: object()}}, 1j])
 def test_what_cannot_be_saved_is_refused_by_name(value: Any) -> None:
     with pytest.raises(TypeError, match=r"best is of .*, which is no plain value"):
