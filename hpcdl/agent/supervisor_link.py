@@ -89,7 +89,9 @@ Names = dict[str, Any]
 OTHER_GPUS_EXIT = 78
 """A trainer that saw other GPUs than it was granted exits with this code (EX_CONFIG)."""
 
-DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS}) | MOUNT
+SPOILED = errno.EBADMSG
+"""Of a save: somebody has spoiled the claim in the checkpoint folder; see `hpcdl.trainer.checkpoints.check_claim`."""
+DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, SPOILED}) | MOUNT
 """Why a checkpoint cannot be written that is no fault of its trainer's."""
 
 TEXT_MOST = 1000
@@ -196,7 +198,8 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
     elif code == OTHER_GPUS_EXIT and record.get("attached") is True:
         hint, detail = Cause.INFRASTRUCTURE, detail or "the trainer saw other GPUs than granted"
     elif code != 0 and type(save_errno) is int and save_errno in DISK_TROUBLES:
-        why = f"its checkpoint could not be written: {os.strerror(save_errno)}"
+        trouble = "the claim there cannot be read" if save_errno == SPOILED else os.strerror(save_errno)
+        why = f"its checkpoint could not be written: {trouble}"
         hint, detail = Cause.INFRASTRUCTURE, why if record.get("save_failed") is True else detail
         node_fault = node_fault or save_errno in MOUNT
     elif node_fault:

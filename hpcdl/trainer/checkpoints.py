@@ -259,7 +259,7 @@ def check_claim(directory: Path, incarnation: int, tag: str = "", membership: in
         return
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"the claim cannot be read ({error})"[:200]
-        raise OSError(errno.EINVAL, why, str(directory / CLAIM)) from error
+        raise OSError(errno.EBADMSG, why, str(directory / CLAIM)) from error
     ours = not tag or owner.split(":")[:2] == tag.split(":")[:2]  # instance and job
     if not ours or (tag and identity and known and known != identity):
         raise StaleIncarnation(incarnation, newest, owner[:200] or "without a name")

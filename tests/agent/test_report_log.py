@@ -216,6 +216,7 @@ NAMES = supervisor_link.Names(job=7, incarnation=2, membership=1, node="n1")
         ({"code": 75, "signal": None, "stale": True}, False, Cause.INFRASTRUCTURE),
         ({"code": 1, "signal": None, "save_failed": True, "save_errno": errno.ENOSPC}, False, Cause.INFRASTRUCTURE),
         ({"code": 1, "signal": None, "save_failed": True, "save_errno": errno.EACCES}, False, None),
+        ({"code": 1, "signal": None, "save_failed": True, "save_errno": errno.EBADMSG}, False, Cause.INFRASTRUCTURE),
         ({"code": 0, "signal": None, "save_failed": True, "save_errno": errno.ENOSPC}, False, None),
         ({"code": 73, "signal": None, "save_failed": False, "save_errno": errno.EIO}, False, Cause.INFRASTRUCTURE),
         ({"code": 1, "signal": None, "save_failed": True, "save_errno": errno.ESTALE}, False, Cause.INFRASTRUCTURE),

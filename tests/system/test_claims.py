@@ -153,3 +153,19 @@ def test_a_named_folder_of_another_job_is_refused_on_submit(cluster: Cluster, tm
     cluster.until_done(second)
     cluster.check_weights(second, 60)
     assert "continues from  any\n" in cluster.cli("show", str(second))
+
+
+def test_a_claim_that_is_spoiled_while_a_job_trains_is_nobodys_error(cluster: Cluster) -> None:
+    """A file that nobody understands ends the attempt at its next save, and the next one claims the folder anew."""
+    cluster.hold()
+    job = cluster.submit(steps=200, options=("--retries", "0"))
+    cluster.until_step(job, 30)
+    (cluster.home / "checkpoints" / str(job) / "claim.json").write_text("{")
+    cluster.release()
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+    ended = next(each["body"] for each in cluster.events(job) if each["kind"] == "IncarnationEnded")
+    assert (ended["cause"], ended["detail"]) == (
+        "infrastructure",
+        "exit code 1: its checkpoint could not be written: the claim there cannot be read",
+    )

@@ -161,7 +161,7 @@ def write_claim(
 
 class ClaimBeat:
     """Renews the time of a claim for as long as its supervisor lives, and puts it back where somebody has emptied the
-    folder: without it another home's attempt would take that. In a thread: the file system may hang."""
+    folder or spoiled it: another home's attempt would take that. In a thread: the file system may hang."""
 
     def __init__(self, directory: str, tag: str, nonce: str = "") -> None:
         self._path = os.path.join(directory, NAME)
@@ -185,30 +185,31 @@ class ClaimBeat:
         self._renew(over=True)
 
     def _renew(self, over: bool = False) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+        with contextlib.suppress(OSError):
             try:
                 file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
+                with open(file, "rb") as opened:
+                    self._renew_open(opened.read(LIMIT), file, over)
+            except (FileNotFoundError, ValueError, AttributeError, RecursionError):
                 if self._seen and not over:
                     self._put_back()
-                return
-            with open(file, "rb") as opened:
-                content = opened.read(LIMIT)
-                claim = json.loads(content)
-                owner = str(claim.get("tag", ""))
-                if over and owner == self._tag:
-                    written = os.fstat(file)
-                    os.utime(file, (written.st_atime, written.st_mtime - 2 * LIVE_S))
-                elif not over and owner.split(":")[:3] == self._tag.split(":")[:3]:
-                    if claim.get("nonce", "") == self._nonce:
-                        self._seen = content
-                        os.utime(file)
+
+    def _renew_open(self, content: bytes, file: int, over: bool) -> None:
+        claim = json.loads(content)
+        owner = str(claim.get("tag", ""))
+        if over and owner == self._tag:
+            written = os.fstat(file)
+            os.utime(file, (written.st_atime, written.st_mtime - 2 * LIVE_S))
+        elif not over and owner.split(":")[:3] == self._tag.split(":")[:3]:
+            if claim.get("nonce", "") == self._nonce:
+                self._seen = content
+                os.utime(file)
 
     def _put_back(self) -> None:
         folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with _locked(folder):
-                if NAME not in os.listdir(folder):
+                if _read(folder)[0] < 0:  # nobody was faster
                     _replace(folder, self._seen)
         finally:
             os.close(folder)

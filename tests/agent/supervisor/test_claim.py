@@ -114,11 +114,16 @@ def test_a_claim_is_renewed_until_its_attempt_is_over(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_claim_that_somebody_removed_is_put_back_while_its_attempt_lives(tmp_path: Path) -> None:
+def test_a_claim_that_somebody_removed_or_spoiled_is_put_back_while_its_attempt_lives(tmp_path: Path) -> None:
     path = claimed_by(tmp_path, supervisor_here())
     before = path.read_bytes()
     beat = ClaimBeat(str(tmp_path), tag_of(path))
     beat._renew()
+    path.unlink()
+    for spoiled in (b"", b"{", b"null", b"[" * 60_000):
+        path.write_bytes(spoiled)
+        beat._renew()
+        assert path.read_bytes() == before
     path.unlink()
     beat._renew()
     assert path.read_bytes() == before
