@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
+from hpcdl.batch.python_imports import CHARACTERS, FILES, files_of, imports_of
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.rules.launchers import MODULES, PROGRAMS
 
@@ -39,7 +40,6 @@ TRAINER = re.compile(r"^\s*(?:from|import)\s+(?:transformers|trl)\b(?s:.*)\b\w*T
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 OURS = ("hpcdl.trainer.container", "hpcdl.trainer.gate", "hpcdl.trainer.ranks")
 """Modules that start a script as it is."""
-CHARACTERS, FILES = 1 << 18, 50
 
 
 def note(spec: JobSpec) -> str:
@@ -105,39 +105,13 @@ def _texts(script: str) -> Sequence[str]:
             if len(text) > CHARACTERS or len(known) > FILES:
                 return ()
             texts.append(text)
-            modules = _imports(text)
+            modules = imports_of(text)
         except (OSError, ValueError, SyntaxError, RecursionError):
             return ()
         for level, module in modules:
-            top = os.path.dirname(script) if not level else os.path.normpath(os.path.join(path, *[".."] * level))
-            found = _files_of(module, top)
+            found = files_of(level, module, path, script)
             if not found and (level or module.partition(".")[0] not in sys.stdlib_module_names | FRAMEWORKS):
                 return ()
             waiting += [each for each in found if each not in known]
             known.update(found)
     return texts
-
-
-def _imports(text: str) -> set[tuple[int, str]]:
-    """What a text imports: how many dots it is relative by, and the module or the name in one. Raises SyntaxError."""
-    import ast
-
-    found: set[tuple[int, str]] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {(0, each.name) for each in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            before = f"{node.module}." if node.module else ""
-            found |= {(node.level, before + each.name) for each in node.names}
-    return found
-
-
-def _files_of(module: str, top: str) -> list[str]:
-    """The files that an import of this name below `top` runs, as far as they are there."""
-    found, path = [], top
-    for part in module.split("."):
-        path = os.path.join(path, part)
-        found += [each for each in (f"{path}.py", os.path.join(path, "__init__.py")) if os.path.isfile(each)]
-        if not os.path.isdir(path):
-            break
-    return found
