@@ -13,7 +13,7 @@ from hpcdl.core.rules.launchers import ACROSS
 
 _BEFORE = r"^|[;&|(`{{]|\$\(|\b(?:do|then|else|exec|time|if|!)\s|\b(?:timeout|nohup|numactl)\s[^;&|\n]*?\s"
 _COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})(?![\w-])"
-_TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
+TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
 _OTHERS = re.compile(_COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun"), re.MULTILINE)
 _ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)
 _CANNOT = re.compile(
@@ -46,12 +46,12 @@ def code_of(text: str) -> str:
 
 def starts_tasks(text: str) -> bool:
     """Whether the script starts tasks by srun or jsrun, in itself or in a variable."""
-    return _TASKS.search(code_of(text)) is not None
+    return TASKS.search(code_of(text)) is not None
 
 
 def calls_jsrun(text: str) -> bool:
     """Whether the script is for a system of jsrun's."""
-    return any(match[1] == "jsrun" for match in _TASKS.finditer(code_of(text)))
+    return any(match[1] == "jsrun" for match in TASKS.finditer(code_of(text)))
 
 
 def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Iterator[IgnoredOption]:
@@ -64,7 +64,7 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
     steps = starts_tasks(text)
     for match in _VISIBLE.finditer(code):
         line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if match[1] and steps and not _TASKS.search(line):
+        if match[1] and steps and not TASKS.search(line):
             continue  # srun and jsrun take such numbers for places among the job's GPUs
         why = "those may be another job's: hpcdl sets CUDA_VISIBLE_DEVICES, leave it as it is"
         yield at(match.start(), match[0], why, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
@@ -89,7 +89,7 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
 def stays(text: str) -> bool:
     """Whether the script starts nothing on other nodes than its own, whatever nodes there are."""
     code = code_of(text)
-    return not (_TASKS.search(code) or _ACROSS.search(code) or _OTHERS.search(code))
+    return not (TASKS.search(code) or _ACROSS.search(code) or _OTHERS.search(code))
 
 
 def gpus_on_each(text: str, nodes: int, tasks: int) -> int | None:
@@ -100,7 +100,7 @@ def gpus_on_each(text: str, nodes: int, tasks: int) -> int | None:
     found = [
         number
         for line in code_of(text).split("\n")
-        for match in _TASKS.finditer(line)
+        for match in TASKS.finditer(line)
         if (number := (_of_srun if match[1] == "srun" else _of_jsrun)(line[match.end() :], nodes, tasks))
     ]
     return max(found, default=None)

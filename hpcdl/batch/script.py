@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hpcdl.batch import launches
+from hpcdl.batch import launches, mpi
 from hpcdl.batch.options import (
     ONE_NODE,
     BadLine,
@@ -144,6 +144,10 @@ class SubmitCommand(ABC):
     def answer(self, number: int, options: BatchOptions) -> str:
         """What it prints for a job that was taken."""
 
+    def mpi_default(self) -> str:
+        """What gives the tasks of a step their ranks of MPI where it does not say; "": nothing does, or nobody says."""
+        return ""
+
     def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
         """Options, and what follows them, of words that stand at `where`. Raises BadLine."""
         found: list[WrittenOption] = []
@@ -233,7 +237,21 @@ class SubmitCommand(ABC):
         ignored = [
             replace(each, doubt=not stays, needs="") if each.needs == ONE_NODE else each for each in asked.ignored
         ]
-        return replace(asked, gpus=gpus, ignored=(*ignored, *launches.doubts(text, name, nodes, gpus, said)))
+        ignored += [*launches.doubts(text, name, nodes, gpus, said), *self._mpi_doubts(asked, text, name)]
+        return replace(asked, gpus=gpus, ignored=tuple(ignored))
+
+    def _mpi_doubts(self, asked: BatchOptions, text: str, name: str) -> Iterator[IgnoredOption]:
+        """The steps of the script that need what only the batch system's launcher gives them."""
+        try:
+            folder = os.path.abspath(asked.cwd or "")
+        except FileNotFoundError:  # where we are is gone
+            folder = "/"
+        one = (asked.nodes or 1) * (asked.tasks_per_node or 1) == 1 == (asked.tasks or 1)
+        for each in mpi.doubts(text, name, folder, one):
+            if each.needs != mpi.DEFAULT:
+                yield each
+            elif default := self.mpi_default():
+                yield replace(each, why=f"the default here is --mpi={default}; {each.why}", needs="")
 
     def tasks_of(self, batch: BatchScript, nodes: int) -> BatchTasks | None:
         """How the script of a job on so many nodes is run; None: as any other command."""

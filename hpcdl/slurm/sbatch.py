@@ -28,6 +28,7 @@ from hpcdl.batch.options import (
     option_table,
 )
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, job_number, read_file, read_stdin
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.units import slurm_seconds
 from hpcdl.slurm.system import SYSTEM
@@ -73,6 +74,9 @@ SHORT = {
     "h": "help", "V": "version",
 }  # fmt: skip
 
+
+ANSWER_S = 10.0
+"""For scontrol, while a user waits; the daemon has more patience."""
 
 _HARMLESS = re.compile(r"SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|DEBUG|REQUEUE|NO_REQUEUE)")
 """Variables that stand for options which hpcdl may leave out."""
@@ -339,6 +343,17 @@ class Sbatch(SubmitCommand):
         if any(each.name == "wrap" for each in written):
             return "wrap"
         return os.path.basename(rest[0]) if rest else "sbatch"
+
+    def mpi_default(self) -> str:
+        """See `SubmitCommand`."""
+        from hpcdl.batch.command import run
+        from hpcdl.slurm.cluster import config_argv, parse_config
+
+        try:
+            said = os.environ.get("SLURM_MPI_TYPE") or parse_config(run(config_argv(), ANSWER_S).out)["MpiDefault"]
+        except (BatchError, KeyError):
+            return ""
+        return "" if said == "none" else said
 
     def answer(self, number: int, options: BatchOptions) -> str:
         """See `SubmitCommand`."""

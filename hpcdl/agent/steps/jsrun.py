@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from hpcdl.agent.steps.layout import BadStep, StepOptions
 from hpcdl.agent.steps.step import Step, nodes_of
 from hpcdl.agent.steps.variables import jsrun_variables
+from hpcdl.batch.mpi import OFF
 
 LONG = {
     "nrs": "n", "tasks_per_rs": "a", "tasks_per_rank": "a", "cpu_per_rs": "c", "gpu_per_rs": "g", "rs_per_host": "r",
     "np": "p", "bind": "b", "latency_priority": "l", "launch_distribution": "d", "env": "E", "stdio_stdout": "o",
-    "stdio_stderr": "k", "stdio_mode": "M", "chdir": "h", "exit_on_error": "X", "memory_per_rs": "m",
+    "stdio_stderr": "k", "stdio_mode": "t", "chdir": "h", "exit_on_error": "X", "memory_per_rs": "m",
     "launch_node_task": "L", "smpiargs": "M", "progress": "progress", "immediate": "i", "erf_input": "U",
     "env_no_propagate": "F", "stdio_input": "I", "nrs_per_host": "r",
 }  # fmt: skip
@@ -105,6 +106,7 @@ def options_of(
         error=asked.get("k", ""),
         cwd=os.path.abspath(asked["h"]) if "h" in asked else "",
         kill_on_bad_exit=asked.get("X", "0") == "1",
+        no_mpi=asked.get("M") in OFF,
         export=setting,
         command=tuple(command),
     )

@@ -51,6 +51,7 @@ class StepOptions:
     cwd: str = ""
     time_s: float | None = None
     kill_on_bad_exit: bool = False
+    no_mpi: bool = False  # it says that its tasks are no ranks of MPI's
     export: Mapping[str, str] | None = None  # set over the script's environment
     only: tuple[str, ...] | None = None  # of the script's environment no others than these
     command: tuple[str, ...] = field(default=())

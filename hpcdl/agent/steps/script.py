@@ -31,6 +31,7 @@ from hpcdl.agent.steps.step import (
     KILL_S,
     POLL_S,
     PYTHON,
+    REFUSED,
     names_in,
     nodes_of,
     reachable,
@@ -136,17 +137,20 @@ def _run(command: Sequence[str], environment: dict[str, str], local: Path, outpu
         except OSError as error:
             sys.stderr.write(f"hpcdl: cannot start {command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
-        while child.poll() is None and not (local / REQUEUE).exists():
+        while child.poll() is None and not ((local / REQUEUE).exists() or (local / REFUSED).exists()):
             signal.sigtimedwait(BLOCKED, POLL_S)
-        if not (local / REQUEUE).exists():
+        refused = (local / REFUSED).exists()
+        if not (refused or (local / REQUEUE).exists()):
             return int(child.returncode)
-        os.unlink(local / REQUEUE)
+        (local / REQUEUE).unlink(missing_ok=True)
         _signal_group(child.pid, signal.SIGTERM)
         until = time.monotonic() + KILL_S
         while child.poll() is None and time.monotonic() < until:
             signal.sigtimedwait(BLOCKED, POLL_S)
         _signal_group(child.pid, signal.SIGKILL)  # whatever it leaves is of the run that is over
         child.wait()
+        if refused:
+            return 1
         if _suspending(local):
             return 0
         again += 1

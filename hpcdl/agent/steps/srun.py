@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from hpcdl.agent.steps.layout import BadStep, StepOptions
 from hpcdl.agent.steps.step import Step, nodes_of
 from hpcdl.agent.steps.variables import SrunVariables
+from hpcdl.batch.mpi import OFF
 from hpcdl.core.model.units import expand_nodes, slurm_seconds
 
 
@@ -22,10 +23,10 @@ def _words(text: str) -> frozenset[str]:
 READ = _words(
     "ntasks nodes ntasks-per-node ntasks-per-gpu gres gpus gpus-per-node gpus-per-task tres-per-task gpu-bind export "
     "output error open-mode chdir label nodelist exclude time kill-on-bad-exit distribution cpus-per-task overlap "
-    "relative input"
+    "relative input mpi"
 )
 IGNORED = _words(
-    "unbuffered mpi cpu-bind mem mem-per-cpu mem-per-gpu mem-bind cpus-per-gpu hint threads-per-core exclusive exact "
+    "unbuffered cpu-bind mem mem-per-cpu mem-per-gpu mem-bind cpus-per-gpu hint threads-per-core exclusive exact "
     "whole job-name partition account qos comment verbose quiet disable-status wait no-kill immediate resv-ports "
     "propagate switches nice accel-bind gres-flags cpu-freq gpu-freq acctg-freq network ntasks-per-core "
     "ntasks-per-socket sockets-per-node cores-per-socket extra-node-info oversubscribe overcommit contiguous "
@@ -163,6 +164,7 @@ def options_of(
         cwd=os.path.abspath(asked["chdir"]) if "chdir" in asked else "",
         time_s=_seconds(asked["time"]) if asked.get("time", "0") != "0" else None,
         kill_on_bad_exit=asked.get("kill-on-bad-exit", environ.get("SLURM_KILL_BAD_EXIT", "0")) in ("", "1"),
+        no_mpi=(asked.get("mpi") or environ.get("SLURM_MPI_TYPE")) in OFF,
         export=setting,
         only=None if "ALL" in _commas(exported) else tuple(part for part in named if "=" not in part),
         command=tuple(command),

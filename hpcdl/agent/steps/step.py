@@ -27,6 +27,8 @@ from typing import Any
 
 from hpcdl.agent.child import dies_with
 from hpcdl.agent.steps.layout import BadStep, StepOptions, Task, filled, gpus_of, spread
+from hpcdl.agent.steps.mpi import MpiWatch
+from hpcdl.batch.mpi import certain
 from hpcdl.wire.private_files import FILE_MODE, open_private_folder, read_private
 
 FOLDER = "HPCDL_STEP_FOLDER"
@@ -41,6 +43,12 @@ POLL_S = 0.2
 KILL_S = 10.0
 """From the SIGTERM that ends the others of a task that failed."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+MPI = 256
+"""In place of the code of a task that is a rank of MPI's without a PMI: no process exits with it."""
+REFUSED = "refused"
+"""The file by which a step that cannot be run here ends the script, whatever that would make of its exit code."""
+REFUSED_S = 2.0
+"""For the script to be ended, before it goes on with its next command."""
 OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """With HPCDL_*: what each node says itself to the tasks that it starts."""
 
@@ -96,6 +104,7 @@ class NodeTasks:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
         self._files: dict[str, int] = {}
+        self._watch = MpiWatch() if step["mpi"] else None
         self.codes: dict[int, int] = {}
 
     def start(self) -> None:
@@ -127,6 +136,20 @@ class NodeTasks:
                     reader = threading.Thread(target=_labelled, args=(stream, rank, into), daemon=True)
                     reader.start()
                     self._readers.append(reader)
+
+    @property
+    def look_s(self) -> float:
+        """How long to wait for the next `look`."""
+        return POLL_S if self._watch is None else self._watch.wait_s
+
+    def look(self) -> bool:
+        """Whether there are ranks of MPI, which are ended with the code MPI."""
+        if self._watch is None or not self._watch.library(child.pid for child in self._running.values()):
+            return False
+        self.signal(signal.SIGKILL)
+        self.codes = dict.fromkeys((task["rank"] for task in self._tasks), MPI)
+        self._running.clear()
+        return True
 
     def poll(self) -> bool:
         """Take the codes of those that have ended; whether all have."""
@@ -179,6 +202,18 @@ class NodeTasks:
     def _say(self, text: str) -> None:
         line = f"{self._step['name']}: error: {self._step['nodes'][self._node]}: {text}\n"
         os.write(self._err, line.encode("utf-8", "surrogateescape"))
+
+
+def _signal_of(steps: Sequence[NodeTasks]) -> int | None:
+    """Wait for a signal, or the end of a task; for POLL_S at most, or until ranks of MPI are seen."""
+    until = time.monotonic() + POLL_S
+    while (left := until - time.monotonic()) > 0:
+        came = signal.sigtimedwait(BLOCKED, min(left, *(each.look_s for each in steps), POLL_S))
+        if came is not None:
+            return came.si_signo
+        if any(each.look() for each in steps):
+            return None
+    return None
 
 
 def _labelled(stream: Any, rank: int, into: int) -> None:
@@ -287,6 +322,7 @@ class Step:
             "error": options.error,
             "append": options.append or environ.get("HPCDL_INCARNATION", "1") != "1",
             "values": values,
+            "mpi": len(tasks) > 1 and not options.no_mpi,  # whether ranks of MPI are looked for, to end them
             "tasks": [
                 {
                     "rank": each.rank,
@@ -306,6 +342,9 @@ class Step:
     def run(self, body: Mapping[str, Any]) -> int:
         """Start its tasks on all nodes and wait; the highest of their exit codes."""
         signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+        path = body["env"].get("PATH", os.defpath)
+        if body["mpi"] and (why := certain(body["argv"], body["cwd"], path)):
+            return self._refuse(why, len(body["tasks"]))
         away = [node for node in self._options.nodes if node and any(each["node"] == node for each in body["tasks"])]
         for node in away:
             write_json(self._folder / f"{self.number}.{node}.step", body)
@@ -322,6 +361,9 @@ class Step:
                 if (done := _read(self._folder / f"{self.number}.{node}.done")) is not None:
                     codes.update((int(rank), code) for rank, code in done.items())
                     away.remove(node)
+            if MPI in codes.values():
+                here.signal(signal.SIGKILL)
+                return self._refuse("a task has loaded its library", len(body["tasks"]))
             if over and not away:
                 return max(codes.values(), default=0)
             now, limit = time.monotonic(), self._options.time_s
@@ -333,13 +375,25 @@ class Step:
             elif ended_at is not None and now - ended_at > KILL_S:
                 ended_at = now
                 sent.append(signal.SIGKILL)
-            if not sent and (came := signal.sigtimedwait(BLOCKED, POLL_S)) is not None:
-                sent += [each for each in PASSED_ON if each == came.si_signo]
+            if not sent and (came := _signal_of([here])) is not None:
+                sent += [each for each in PASSED_ON if each == came]
             for number in sent:
                 here.signal(number)
                 signals.append(int(number))
                 for node in away:
                     write_json(self._folder / f"{self.number}.{node}.signals", signals)
+
+    def _refuse(self, why: str, tasks: int) -> int:
+        """End the script, whose tasks are ranks of MPI's; the step's exit code."""
+        off = "--smpiargs=off" if self._name == "jsrun" else "--mpi=none"
+        sys.stderr.write(
+            f"hpcdl: {self._name}: its {tasks} tasks are ranks of MPI ({why}), and have no PMI inside a job of hpcdl: "
+            "each would be rank 0 of 1: start them by mpirun on one node, or leave the script to the batch system "
+            f"({self._name} {off}: they are no ranks of MPI)\n"
+        )
+        (self._local / REFUSED).touch()
+        time.sleep(REFUSED_S)
+        return 1
 
 
 _KEPT = ("SLURM_", "HPCDL_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HOME", "USER", "LSB_", "LS_")
@@ -409,5 +463,4 @@ def serve(folder: Path, node: int, own: Mapping[str, str], out: int, err: int) -
                 for tasks, _ in running.values():
                     tasks.signal(signal.SIGTERM if ended_at is None else signal.SIGKILL)
                 ended_at = now
-        came = signal.sigtimedwait(BLOCKED, POLL_S)
-        leaving = leaving or (came is not None and came.si_signo == signal.SIGTERM)
+        leaving = _signal_of([tasks for tasks, _ in running.values()]) == signal.SIGTERM or leaving

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -372,3 +373,66 @@ def test_what_makes_no_sense(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="batch script"):
         BatchTasks(**{"system": "slurm", **fields})
     assert json.dumps(fields)
+
+
+RANK = """import mmap, os, time
+file = os.open("libmpi.so.40", os.O_RDONLY)
+seen = mmap.mmap(file, 0, prot=mmap.PROT_READ)
+print("rank 0 of 1", flush=True)
+time.sleep(float(os.environ.get("LONG", "600")))
+"""
+"""What has the library of MPI in its memory."""
+
+
+def with_mpi(machine: Machine) -> Machine:
+    (machine.work / "libmpi.so.40").write_text("a library")
+    (machine.work / "rank.py").write_text(RANK)
+    (machine.work / "rank.sh").write_text(f"{sys.executable} rank.py; true\n")
+    return machine
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["srun {}", "srun bash rank.sh", "jsrun -n 4 -a 1 -c 1 {}", "srun --mpi=pmix {}", "srun -n2 ./hello"],
+)
+def test_ranks_of_mpi_without_a_pmi_end_the_job(one: Machine, step: str) -> None:
+    machine = with_mpi(one)
+    (machine.work / "hello").write_bytes(b"\x7fELF libmpi.so.12\0")
+    (machine.work / "hello").chmod(0o755)
+    name = step.split()[0]
+    batch = BatchTasks("lsf" if name == "jsrun" else "slurm", tasks=4)
+    step = step.format(f"{sys.executable} rank.py")
+    code, out, err = machine.run(f"#!/bin/bash\n{step}\nsleep 600\necho after\n", batch)
+    assert code == 1
+    assert "after" not in out
+    assert err.count("\n") == 1
+    assert err.startswith(f"hpcdl: {name}: its {2 if '-n2' in step else 4} tasks are ranks of MPI (")
+    assert not any(machine.folder.glob("n1/requeue"))
+
+
+@pytest.mark.parametrize(
+    "step, ranks",
+    [
+        ("srun -n1 {}", 1),
+        ("srun --mpi=none {}", 4),
+        ("SLURM_MPI_TYPE=none srun {}", 4),
+        ("jsrun -n2 -a1 -c1 --smpiargs=off {}", 2),
+        ("{}", 1),
+        ("srun -n2 env PMI_FD=9 {}", 2),  # what mpirun starts
+        ("srun -n2 env TORCHELASTIC_RUN_ID=a {}", 2),
+    ],
+)
+def test_ranks_that_need_none_run(one: Machine, step: str, ranks: int) -> None:
+    code, out, _ = with_mpi(one).run(
+        f"#!/bin/bash\n{step.format(f'{sys.executable} rank.py')}\n",
+        BatchTasks("lsf" if "jsrun" in step else "slurm", tasks=4), LONG="1",
+    )  # fmt: skip
+    assert (code, out) == (0, "rank 0 of 1\n" * ranks)
+
+
+def test_a_rank_of_mpi_on_another_node_ends_the_job(two: Machine) -> None:
+    batch = BatchTasks("slurm", tasks=2, tasks_per_node=1, first_only=True)
+    step = f'[ $SLURM_PROCID = 0 ] || exec "{sys.executable}" rank.py; sleep 600'
+    code, _, err = with_mpi(two).run(f"#!/bin/bash\nsrun bash -c '{step}'\necho after\n", batch)
+    assert code == 1
+    assert err.count("its 2 tasks are ranks of MPI") == 1
