@@ -33,16 +33,17 @@ class Stage(Enum):
 class AgentContext:
     """What all parts of a node share.
 
-    `run`: the agent's folder. `absence_s`: for so long its supervisors go on without an agent. `stderr`: a descriptor
-    for what they say. `allocation`: the id of the batch job that all this is in, "" outside of any. `interval_s`:
-    seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which this node reaches
-    the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not. `changed`: a trainer
-    came or went. `orphans`: what came to this agent when who had started it died. `metrics`: what trainers
-    report until the next heartbeat. `shells`: commands beside its trainers.
+    `home`: the daemon's folder. `run`: the agent's own. `absence_s`: for so long its supervisors go on without an
+    agent. `stderr`: a descriptor for what they say. `allocation`: the id of the batch job that all this is in, ""
+    outside of any. `interval_s`: seconds between reports of progress. `connected`: a daemon is there. `address`: the IP
+    by which this node reaches the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is
+    not. `changed`: a trainer came or went. `orphans`: what came to this agent when who had started it died. `metrics`:
+    what trainers report until the next heartbeat. `shells`: commands beside its trainers.
     """
 
     node: str
     instance: str
+    home: Path
     run: Path
     settings: Config
     absence_s: float

@@ -83,7 +83,7 @@ def main(
         log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
         gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
         site = AgentContext(
-            node, access.instance, run, config, absence_s, reports, gpus, stderr, allocation=stay.allocation
+            node, access.instance, home, run, config, absence_s, reports, gpus, stderr, allocation=stay.allocation
         )
         return asyncio.run(_run(Agent(home, site, lock, stay), stay, early))
     except (NotPrivate, OSError, ValueError) as error:

@@ -73,6 +73,7 @@ def make_start(
         "HPCDL_MEMBERSHIP": str(membership),
         "HPCDL_NODE": node,
         "HPCDL_ADDRESS": site.address,
+        "HPCDL_HOME": str(site.home),  # what it submits is this daemon's
     }
     if site.allocation:  # in one, signals of the batch system come to trainers as well
         environment["HPCDL_ALLOCATION"] = site.allocation
@@ -188,7 +189,7 @@ BASE = frozenset([
     "PYTHONPATH", "VIRTUAL_ENV", "PYTHONHASHSEED", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MODULEPATH",
     "LOADEDMODULES", "MODULESHOME", "LMOD_CMD", "KRB5CCNAME", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SLURM_CONF", "LSF_ENVDIR", "LSF_SERVERDIR", "LSF_BINDIR", "LSF_LIBDIR",
 ])  # fmt: skip
 """Variables of the agent that its trainers get; what else a job needs it names itself."""
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,6 +174,18 @@ class SubmitCommand(ABC):
         nodes, gpus = self.sizes(last, written, ignored)
         read = {field: reader(last[name]) for name, field, reader in self.readers if name in last}
         return BatchOptions(gpus=gpus, nodes=nodes, **read, ignored=tuple(ignored))
+
+    def script_in(self, words: Sequence[str]) -> bytes:
+        """The script that it would read with these words, as far as it can be read here."""
+        try:
+            written, rest = self.split_line(words)
+            if any(each.name == "wrap" for each in written):
+                return b""
+            if not rest:
+                return read_stdin()
+            return read_file(rest[0] if os.path.exists(rest[0]) else shutil.which(rest[0]) or rest[0])
+        except BadLine:
+            return b""
 
     def split_line(self, words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
         """All options of its command line, and what follows them. Raises BadLine."""
@@ -425,7 +438,6 @@ def read_stdin() -> bytes:
         if os.isatty(0):
             raise NotForHpcdl("the script is typed in")
         if not stat.S_ISREG(os.fstat(0).st_mode):
-            import shutil
             import tempfile
 
             kept = tempfile.TemporaryFile()  # noqa: SIM115  (stays open as descriptor 0)

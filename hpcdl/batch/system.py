@@ -42,6 +42,9 @@ class HalfAnAllocation(BatchError):
     """Some of an allocation's variables are here and some are missing; the message names them."""
 
 
+QUEUE = "hpcdl"
+"""What batch scripts that are jobs of hpcdl's see for their queue or partition."""
+
 NONE = re.compile(r"(?!)")
 """Matches no name."""
 
@@ -61,6 +64,8 @@ class BatchSystem(ABC):
     """On PATH wherever it can be asked."""
     job_variable: str
     """Names the batch job in each process of one."""
+    queue_variable: str = ""
+    """Names the queue there: QUEUE in a batch script that is a job of hpcdl's."""
     cluster_variable: str = ""
     """Names the cluster there; "" where no variable does."""
     job_variables: re.Pattern[str] = NONE
@@ -165,6 +170,15 @@ class BatchSystem(ABC):
         found = adapter.capabilities()
         queues = (SiteQueue(name, True, not_preempted=found.not_preempted.get(name, "")) for name in found.queues)
         return SiteReport(self.name, found.version, "", tuple(queues))
+
+
+def own_jobs(environ: Mapping[str, str]) -> frozenset[int]:
+    """The ids of the job of hpcdl's that this process is in, and of its array. A batch job that such a job submitted
+    has its variables, too, and is in none."""
+    if any(each.inside(environ) and environ.get(each.queue_variable) != QUEUE for each in systems()):
+        return frozenset()
+    ids = (environ.get(name, "") for name in ("HPCDL_JOB", "HPCDL_ARRAY_JOB"))
+    return frozenset(int(each) for each in ids if each.isdecimal())
 
 
 def system_named(name: str) -> BatchSystem:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-QUEUE = "hpcdl"
+from hpcdl.batch.system import QUEUE
+
 LAUNCH = "batch1"
 """The host on which scripts of jsrun run, where its systems have one that does not compute."""
 

@@ -24,6 +24,7 @@ class LsfSystem(BatchSystem):
     title = "LSF"
     commands = ("bjobs", "bsub", "lsid")
     job_variable = "LSB_JOBID"
+    queue_variable = "LSB_QUEUE"
     job_variables = re.compile(
         r"LSB_(DJOB_.*|MCPU_HOSTS|HOSTS|JOB.*|BATCH_JID|QUEUE|AFFINITY_HOSTFILE|EXEC_.*|OUTPUTFILE|RESTART|TRAPSIGS)"
         r"|LS_(JOBPID|EXEC_T|SUBCWD)|CSM_ALLOCATION_ID|JSM_.*"

@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcdl.batch.system import QUEUE
 from hpcdl.core.model.units import node_list, repeated
-
-QUEUE = "hpcdl"
 
 
 def tasks_in(batch: Mapping[str, Any], nodes: int) -> int:

@@ -26,12 +26,13 @@ class SlurmSystem(BatchSystem):
     title = "Slurm"
     commands = ("sinfo", "squeue")
     job_variable = "SLURM_JOB_ID"
+    queue_variable = "SLURM_JOB_PARTITION"
     cluster_variable = "SLURM_CLUSTER_NAME"
     job_variables = re.compile(r"SLURMD?_(?!(CONF|TIME_FORMAT)$).*|SRUN_DEBUG")
     output_variables = re.compile(
         r"(?:SQUEUE|SINFO|SCONTROL|SACCT|SCANCEL)_\w+|SLURM_(?:TIME_FORMAT|BITSTR_LEN)|SBATCH_(?:WAIT|ARRAY_INX)"
     )
-    hidden_variables = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC)_?.*")
+    hidden_variables = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC)_?.*")
     gpu_lists = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
     gpu_counts = ("SLURM_GPUS_ON_NODE",)
     end_signals: ClassVar[Mapping[signal.Signals, str]] = {

@@ -49,7 +49,8 @@ def test_from_start_to_exit(daemon: Daemon, agents: Agents, home: Path) -> None:
 def test_the_environment_of_a_trainer(daemon: Daemon, agents: Agents, home: Path) -> None:
     agents.start()
     script = "import json,os;print(json.dumps(dict(os.environ)))"
-    begin(daemon, gpus=(0, 1), command=(sys.executable, "-c", script), env=(("MINE", "1"), ("SLURM_PROCID", "3")))
+    own = (("MINE", "1"), ("SLURM_PROCID", "3"), ("SLURM_CONF", "/site/slurm.conf"))
+    begin(daemon, gpus=(0, 1), command=(sys.executable, "-c", script), env=own)
     daemon.wait("GpusFreed", 1)
     seen = json.loads((home / "logs" / "1" / "1.n1.log").read_text())
     uuids = [gpu.uuid for gpu in daemon.inventories[0].gpus]
@@ -60,8 +61,8 @@ def test_the_environment_of_a_trainer(daemon: Daemon, agents: Agents, home: Path
     assert (seen["HPCDL_JOB"], seen["HPCDL_NODE"], seen["HPCDL_STEPS"], seen["MINE"]) == ("1", "n1", "5", "1")
     assert seen["HPCDL_EMULATED"] == str(agents.run / "emulated")
     assert seen["HPCDL_CHECKPOINT_DIR"] == checkpoints(home, 1)
-    assert not [name for name in seen if name.startswith("SLURM")]
-    assert "HPCDL_HOME" not in seen
+    assert [name for name in seen if name.startswith("SLURM")] == ["SLURM_CONF"]  # its commands need that
+    assert seen["HPCDL_HOME"] == str(home)
     assert seen["PATH"] == with_stubs(os.environ["PATH"])
     assert seen["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))  # the job has all GPUs of the node
 

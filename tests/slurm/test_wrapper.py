@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_jobs_go_where_they_belong(slurm: SlurmCluster, tmp_path: Path) -> None:
     posted = [body["jobs"][0] for method, _, body in fake.requests if method == "POST"]
     assert ([each["gpus_min"] for each in posted], taken) == ([1, 2], "2\n")
     assert from_json(BatchTasks, posted[1]["batch"]).tasks_per_node == 2
+    assert ["SLURM_CONF", slurm.conf] in posted[1]["env"]  # for Slurm's commands in the job
     _same_variables(slurm.output(steps), _run_as_agents_do(tmp_path, posted[1]), slurm.field(steps, "NodeList"))
 
 
@@ -97,6 +99,33 @@ def _values(text: str) -> dict[str, set[str]]:
         name, _, value = line.partition("=")
         found.setdefault(name, set()).add(value)
     return found
+
+
+def test_ranks_of_mpi_are_slurms_where_that_is_its_default(
+    make_slurm: Callable[..., SlurmCluster], tmp_path: Path
+) -> None:
+    slurm = make_slurm(more={"MpiDefault": "pmi2"})
+    tools, home = tmp_path / "tools", tmp_path / "home"
+    tools.mkdir()
+    home.mkdir(mode=0o700)
+    (tools / "hpcdl").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hpcdl "$@"\n')
+    (tools / "hpcdl").chmod(0o755)
+    (tmp_path / "train.py").write_text("import sys\n")
+    path = f"{ROOT / 'jobscripts'}:{tools}:{slurm.env.get('PATH', os.environ['PATH'])}"
+    around = {"PATH": path, "HPCDL_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    fake = FakeDaemon(home).start()
+    try:
+        unseen = slurm.run("sbatch", "--gres=gpu:1", "--wrap=srun -n2 $PROGRAM", env=around)
+        told = slurm.run("sbatch", "--gres=gpu:1", "--wrap=srun -n2 --mpi=none $PROGRAM", env=around)
+        seen = slurm.run(
+            "sbatch", "--gres=gpu:1", f"--wrap=srun -n2 {sys.executable} {tmp_path / 'train.py'}", env=around
+        )
+    finally:
+        fake.close()
+    assert "wrap:2: srun starts no ranks of MPI inside a job: the default here is --mpi=pmi2" in unseen.stderr
+    slurm.until_state(unseen.stdout.split()[-1], "FAILED", "COMPLETED")
+    assert (told.stdout, seen.stdout) == ("Submitted batch job 1\n", "Submitted batch job 2\n")
+    assert len([each for each in fake.requests if each[0] == "POST"]) == 2
 
 
 def test_ids_of_two_worlds(slurm: SlurmCluster, tmp_path: Path) -> None:

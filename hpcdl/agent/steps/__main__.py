@@ -23,7 +23,7 @@ def main(name: str, words: list[str]) -> int:
             return srun.main(words, os.environ)
         if name == "jsrun":
             return jsrun.main(words, os.environ)
-        if name in batch_commands.INSTEAD:
+        if batch_commands.knows(name):
             return batch_commands.main(name, words, os.environ)
         raise BadStep("it would run outside of this job: start tasks by srun or jsrun, or python itself")
     except (BadStep, NotPrivate, OSError) as error:

@@ -126,6 +126,7 @@ def submit(
     PASSPHRASE, PAT or DATABASE_URL as its last word): those with --env NAME.
     """
     call = SubmitCall(ctx, connect(ctx), command, like, other)
+    leaves = like is not None and not call.chained  # what hpcdl cannot run to the batch system
     batch: BatchScript | None = None
     template: Template | None = None
     if model_job is not None:
@@ -158,7 +159,7 @@ def submit(
     if git:
         add_git(found, entries)
     body: dict[str, Any] = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries}
-    if strict or like is not None:  # what no node could run is the batch system's
+    if strict or leaves:  # what no node could run is the batch system's
         body["strict"] = True
     if dry_run:
         answer = call.client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0)
@@ -169,14 +170,15 @@ def submit(
         tell(_with_notes(answer, found, notes, printed), printed, doubts)
         return
     try:
-        answer = send(call.client, body, number=sum(each.size for each in found), spool=not no_spool and like is None)
+        answer = send(call.client, body, number=sum(each.size for each in found), spool=not (no_spool or leaves))
     except ApiError as error:
         call.fail(error)
     if batch is not None:
         if like is not None:
             from hpcdl.cli.submit import drop_in
 
-            drop_in.tell(batch, int(answer["jobs"][0]["id"]), doubts)
+            if answer["jobs"]:  # else it is spooled, which was said
+                drop_in.tell(batch, int(answer["jobs"][0]["id"]), doubts)
             return
         for each in batch.asked.ignored:
             say(str(each))
@@ -245,6 +247,15 @@ class SubmitCall:
     like: str | None
     other: str | None
 
+    @property
+    def chained(self) -> bool:
+        """Whether a job of hpcdl's submits the next link of its chain as a batch job."""
+        if self.like is None:
+            return False
+        from hpcdl.cli.submit import drop_in
+
+        return drop_in.follows_own(self.like, self.command)
+
     def fail(self, error: Exception) -> NoReturn:
         """Raise `error`, for hpcdl cannot take the job; with --as become the command of the batch system."""
         if self.like is None:
@@ -266,7 +277,7 @@ class SubmitCall:
             try:
                 batch = self._batch()
                 if batch is not None:
-                    if ping or self.like is not None:
+                    if ping or (self.like is not None and not self.chained):
                         self.client.get("/v1/config")
                     filled = bool(given["array"] or given["sweep"])
                     words = command_of(batch, self.client.home, str(here()), filled=filled)
@@ -303,7 +314,13 @@ class SubmitCall:
             return None if found is None else found[0].read(self.command[0], found[1], self.command[1:])
         from hpcdl.cli.submit import drop_in
 
-        batch = drop_in.batch_of(self.like, self.command, os.environ, lambda: self.client.get("/v1/nodes")["nodes"])
+        batch = drop_in.batch_of(
+            self.like,
+            self.command,
+            os.environ,
+            lambda: self.client.get("/v1/nodes")["nodes"],
+            only_hpcdl=self.chained,
+        )
         return drop_in.waiting_for(self.client, self.like, self.other, batch)
 
     def _values_of(self, batch: "BatchScript", given: Mapping[str, Any]) -> dict[str, Any]:

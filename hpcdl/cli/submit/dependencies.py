@@ -19,9 +19,9 @@ import click
 from hpcdl.batch.adapter import Completed
 from hpcdl.batch.command import run
 from hpcdl.batch.script import BatchDependency, SubmitCommand, command_named
-from hpcdl.batch.system import BatchError
+from hpcdl.batch.system import BatchError, own_jobs
 from hpcdl.cli.job_row import FINISHED, submitted_name
-from hpcdl.client import Client, ClientError, path_with
+from hpcdl.client import Client, ClientError, DaemonAway, path_with
 from hpcdl.core.model.dependency import Condition
 
 _PIECE = 500
@@ -102,22 +102,33 @@ def _beside(other: str, command: str) -> str | None:
 
 
 def checked(
-    client: Client, name: str, groups: Sequence[tuple[Condition, ...]], other: str | None
+    client: Client,
+    name: str,
+    groups: Sequence[tuple[Condition, ...]],
+    other: str | None,
+    own: frozenset[int] = frozenset(),
 ) -> tuple[tuple[Condition, ...], ...] | None:
-    """The conditions, on all members of arrays, where all of the ids are hpcdl's only.
+    """The conditions, on all members of arrays, where all of the ids are hpcdl's only. `own`: of the job that submits,
+    where nobody else is meant by them.
 
     None: none of them is. Raises ClientError, and click.ClickException where nobody knows whose they are.
     """
     ids = list(dict.fromkeys(each.job for group in groups for each in group))
     said = f"job {', '.join(map(str, ids))} to wait for"
-    rows = rows_of(client, ids)
+    try:
+        rows = rows_of(client, ids)
+    except DaemonAway:
+        if not own.issuperset(ids) or os.environ.get("HPCDL_ARRAY_JOB"):  # all members of which only it knows
+            raise
+        return tuple(groups)
     if not rows:
         return None
     strange = [each for each in ids if each not in rows]
     if strange:
         raise _refusal(said, f"job {next(iter(rows))} is hpcdl's and job {strange[0]} is not: no job can wait for both")
     for each in ids:
-        _refuse_known_to_both(name, said, each, other)
+        if each not in own:
+            _refuse_known_to_both(name, said, each, other)
     members, found = members_of(client, ids, rows), list[tuple[Condition, ...]]()
     for group in groups:
         if len(group) == 1:
@@ -174,7 +185,8 @@ def guard(home: Path, name: str, found: BatchDependency, why: str, other: str | 
             _guard_alone(home, found, str(error), system)
             return
     for number in (each for each in found.ids if each in rows or has_traces(home, each)):
-        _refuse_known_to_both(name, found.said, number, other)
+        if number not in own_jobs(os.environ):
+            _refuse_known_to_both(name, found.said, number, other)
         step = f"submit it once hpcdl wait {number} returns, or with hpcdl submit --after {number}"
         if found.said in why:  # it is the condition that hpcdl does not have
             raise _refusal(

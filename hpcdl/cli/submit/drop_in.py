@@ -6,7 +6,6 @@ hpcdl decides itself. Any other goes to the batch system, with the same argument
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +16,9 @@ import click
 
 from hpcdl.batch import features
 from hpcdl.batch.features import Node
-from hpcdl.batch.options import IGNORED, BadLine, IgnoredOption, NotForHpcdl
-from hpcdl.batch.script import BatchScript, command_named, read_file, read_stdin, text_of
+from hpcdl.batch.options import IGNORED, BadLine, IgnoredOption, NotForHpcdl, Reason
+from hpcdl.batch.script import BatchScript, command_named, text_of
+from hpcdl.batch.system import own_jobs
 from hpcdl.cli.output import say
 from hpcdl.cli.submit import dependencies
 from hpcdl.cli.submit.job import default_name
@@ -39,11 +39,29 @@ _HPCDL = re.compile(
 """A script that is hpcdl's own allocation, or a pilot's."""
 
 
+_NEVER_LEFT = {Reason.LACKS.text, Reason.HOLD.text, Reason.WAIT.text}
+"""Without these, --test-only or --hold say, a job would run that is not to."""
+
+
+def follows_own(name: str, words: Sequence[str]) -> bool:
+    """Whether a job of hpcdl's submits what waits for itself, the next link of its chain: only hpcdl can take that."""
+    own = own_jobs(os.environ)
+    command = command_named(name)
+    found = command.dependency(words, os.environ, text_of(command.script_in(words))) if own else None
+    return found is not None and not own.isdisjoint(found.ids)
+
+
 def batch_of(
-    name: str, words: tuple[str, ...], around: Mapping[str, str], nodes: Callable[[], Sequence[Node]] = tuple
+    name: str,
+    words: tuple[str, ...],
+    around: Mapping[str, str],
+    nodes: Callable[[], Sequence[Node]] = tuple,
+    *,
+    only_hpcdl: bool = False,
 ) -> BatchScript:
     """The batch script that `sbatch WORDS` or `bsub WORDS` would submit. `nodes`: asks for hpcdl's, as `GET /v1/nodes`
-    has them. Raises NotForHpcdl."""
+    has them. `only_hpcdl`: the batch system cannot take it, so that no doubt keeps it from hpcdl. Raises NotForHpcdl.
+    """
     try:
         batch = command_named(name).job_of(words, around, "the command line")
     except BadLine as error:
@@ -52,6 +70,10 @@ def batch_of(
         raise NotForHpcdl("it asks for no GPU")
     if _HPCDL.search(text_of(batch.content or b"")):
         raise NotForHpcdl("it runs hpcdl itself")
+    if only_hpcdl:
+        if never := next((each for each in batch.asked.ignored if each.doubt and each.why in _NEVER_LEFT), None):
+            raise NotForHpcdl(never.objection)
+        return batch
     if batch.asked.memory_mib and (why := features.too_little_memory(batch.asked.memory_mib, nodes())):
         raise NotForHpcdl(why)
     met: list[IgnoredOption] = []
@@ -80,7 +102,7 @@ def waiting_for(client: Client, name: str, other: str | None, batch: BatchScript
             raise NotForHpcdl(f"hpcdl has no job named {own} to wait for")
     if not asked.awaits:
         return batch
-    conditions = dependencies.checked(client, name, asked.awaits, other)
+    conditions = dependencies.checked(client, name, asked.awaits, other, own_jobs(os.environ))
     if conditions is None:
         raise NotForHpcdl(f"hpcdl knows no job {asked.awaits[0][0].job} to wait for")
     return replace(batch, asked=replace(asked, after=None, conditions=conditions))
@@ -92,7 +114,8 @@ def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home
     Raises click.ClickException where the job waits for one of hpcdl's, of which the batch system knows nothing.
     """
     why = re.split(": it waits for |: it runs with ", why.removeprefix("refused by --strict: "))[0]
-    found = command_named(name).dependency(words, os.environ, text_of(_script(name, words)))
+    command = command_named(name)
+    found = command.dependency(words, os.environ, text_of(command.script_in(words)))
     if found is not None:
         dependencies.guard(home, name, found, why, other)
     if other is None:
@@ -110,29 +133,17 @@ def note(text: str) -> None:
         say(text)
 
 
-def _script(name: str, words: tuple[str, ...]) -> bytes:
-    """The script that the batch system would read, as far as it can be read here."""
-    try:
-        written, rest = command_named(name).split_line(words)
-        if any(each.name == "wrap" for each in written):
-            return b""
-        if not rest:
-            return read_stdin()
-        return read_file(rest[0] if os.path.exists(rest[0]) else shutil.which(rest[0]) or rest[0])
-    except BadLine:
-        return b""
-
-
 def tell(batch: BatchScript, number: int, doubts: Iterable[str]) -> None:
     """Answer in the batch system's words on stdout, for scripts that read the id; say on stderr where the job went, and
     what may go wrong with it.
     """
     click.echo(batch.command.answer(number, batch.asked))
-    without = ", ".join(dict.fromkeys(each.said for each in batch.asked.ignored))
+    ignored = batch.asked.ignored
+    without = ", ".join(dict.fromkeys(each.said for each in ignored if each.how == IGNORED))
     note(
         f"job {number} is hpcdl's"
         + (f", without {without}" if without else "")
         + " (HPCDL_BYPASS=1: the batch system's)"
     )
-    for doubt in doubts:
+    for doubt in (*(str(each) for each in ignored if each.doubt and each.how != IGNORED), *doubts):
         note(doubt)
