@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hpcdl.core.model.units import expand_nodes
+
 Node = Mapping[str, Any]
-"""A node as `GET /v1/nodes` has it."""
+"""A node as `GET /v1/nodes` has it; with `features` where the batch system was asked for them."""
 
 _GENERIC = frozenset({"nvidia", "tesla", "geforce", "quadro", "gpu", "gpus", "gpuhost", ""})
 _MEMORY = re.compile(r"(?:hbm|gpu|vram|mem)?_?(\d{1,4})g(?:b|ib)?|(?:gpu)?(\d{2,3})")
@@ -30,11 +32,15 @@ _ROOM = 0.9
 def met(needs: str, nodes: Iterable[Node]) -> bool:
     """Whether all of these nodes meet what an `IgnoredOption` needs; not where there is none."""
     kind, _, text = needs.partition(":")
+    nodes = list(nodes)
     with_gpus = [node for node in nodes if node["gpus"]]
     if kind == "feature":
         return bool(with_gpus) and all(_features(text, node) for node in with_gpus)
     if kind == "select":
         return bool(with_gpus) and all(_selected(text, node) for node in with_gpus)
+    if kind == "without":
+        excluded = set(expand_nodes(text)) if "/" not in text else None  # a file's names are not known
+        return excluded is not None and bool(with_gpus) and all(str(node["name"]) not in excluded for node in nodes)
     if kind == "hosts":
         named = {each.partition(".")[0].partition("+")[0] for each in text.split()}
         return bool(with_gpus) and all(str(node["name"]).partition(".")[0] in named for node in with_gpus)
@@ -73,7 +79,7 @@ _MET, _UNMET = "<met>", "<unmet>"
 
 
 def _feature(text: str, node: Node) -> bool:
-    return text == _MET or (text != _UNMET and _has(text, node))
+    return text == _MET or (text != _UNMET and (_has(text, node) or text in node.get("features", ())))
 
 
 def _selected(text: str, node: Node) -> bool:

@@ -15,15 +15,19 @@ _BEFORE = r"^|[;&|(`{{]|\$\(|\b(?:do|then|else|exec|time|if|!)\s|\b(?:timeout|no
 _COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})(?![\w-])"
 TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
 _OTHERS = re.compile(_COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun"), re.MULTILINE)
+_COPIES = re.compile(_COMMAND.format("sbcast"), re.MULTILINE)
+_FIXED_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ][\"']?\d+\b")
 _ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)
 _CANNOT = re.compile(
     r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?\s(--pty|--multi-prog|--container[\w-]*|--het-group|--pack-group|--bcast|--x11"
     r"|--erf_input|-U|:)(?=[\s=]|$)"
 )
 _VISIBLE = re.compile(
-    r"(?<![\w-])CUDA_VISIBLE_DEVICES=[\"']?(?:(\d[\d,]*)|\$(?!\{?(?:\w+_VISIBLE_DEVICES|HPCDL_))[\w({]+)"
+    r"(?<![\w-])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)(?:(?P<numbers>\d[\d,]*)"
+    r"|\$(?!\{?(?:\w+_VISIBLE_DEVICES|HPCDL_))(?:\{[^}\n]*\}|\([^)\n]*\)|\w+))(?P<whole>(?P=quote)(?![^\s;&|)\"'`]))?"
 )
-"""GPUs that a script chooses by their numbers, written or in a variable."""
+"""GPUs that a script chooses by their numbers, written or in a variable; `whole`: that is all of the value."""
+OWN_GPUS = "CUDA_VISIBLE_DEVICES=$HPCDL_GPUS"
 _NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d{1,9})\b"
 
 
@@ -54,6 +58,28 @@ def calls_jsrun(text: str) -> bool:
     return any(match[1] == "jsrun" for match in TASKS.finditer(code_of(text)))
 
 
+def with_own_gpus(text: str, file: str, gpus: int | None) -> tuple[str, list[IgnoredOption]]:
+    """The text of a shell's script where numbers that can only be all GPUs of the job name those; and what was changed.
+    A batch system hides all others, so that its job of one GPU has number 0."""
+    steps = starts_tasks(text)
+    found: list[IgnoredOption] = []
+    lines = text.split("\n")
+
+    def put(match: re.Match[str]) -> str:
+        numbers, line = match["numbers"], match.string
+        every = gpus == 1 if numbers is None else numbers == ",".join(map(str, range(gpus or 0)))
+        if not every or match["whole"] is None or (numbers and steps and not TASKS.search(line)):
+            return match[0]
+        why = "the job has no others, and hpcdl knows which these are"
+        found.append(IgnoredOption(f"{file}:{number}", match[0], why, how="stands for the GPUs of the job"))
+        return OWN_GPUS
+
+    for number, line in enumerate(lines, 1):
+        if not line.lstrip().startswith("#"):
+            lines[number - 1] = _VISIBLE.sub(put, line)
+    return "\n".join(lines), found
+
+
 def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Iterator[IgnoredOption]:
     """What in a script would not do inside a job what it does in a batch job. `said`: the option that says `nodes`."""
     code = code_of(text)
@@ -64,14 +90,24 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
     steps = starts_tasks(text)
     for match in _VISIBLE.finditer(code):
         line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if match[1] and steps and not TASKS.search(line):
+        if match["numbers"] and steps and not TASKS.search(line):
             continue  # srun and jsrun take such numbers for places among the job's GPUs
         why = "those may be another job's: hpcdl sets CUDA_VISIBLE_DEVICES, leave it as it is"
-        yield at(match.start(), match[0], why, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
+        end = code.find(match["quote"], match.end()) if match["quote"] and match["whole"] is None else -1
+        yield at(
+            match.start(),
+            code[match.start() : max(end + 1, match.end())],
+            why,
+            "takes GPUs by their numbers",
+            f"select:ngpus=={gpus or 0}",
+        )
 
     for match in _CANNOT.finditer(code):
         what = "a part of a heterogeneous job" if match[1] == ":" else match[1]
         yield at(match.start(1), f"{what} of srun or jsrun", "hpcdl cannot do that inside a job", "is not carried out")
+    for match in _COPIES.finditer(code):
+        why = "hpcdl copies no files to nodes: srun --ntasks-per-node=1 cp FILE DESTINATION"
+        yield at(match.start(1), match[1], why, "is not carried out")
     for match in _OTHERS.finditer(code):
         why = "it would run outside of this job: start tasks by srun or jsrun, or python itself"
         yield at(match.start(1), match[1], why, "gets nothing from it")
@@ -80,7 +116,10 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
     across = list(_ACROSS.finditer(code))
     for match in across:
         yield at(match.start(1), match[1], "hpcdl has no such way to this job's other nodes", "gets nothing from it")
-    if not (starts_tasks(text) or across or _OTHERS.search(code) or ACROSS.search(code)):
+    for match in () if steps or across else _FIXED_RANK.finditer(code):
+        why = "a batch system starts the script on the first only: say $HPCDL_NODE_RANK there, or start it by srun"
+        yield at(match.start(), match[0], why, "would be the rank of each node")
+    if not (steps or across or _OTHERS.search(code) or ACROSS.search(code)):
         why = "with HPCDL_NODES and HPCDL_NODE_RANK, where a batch system starts it on the first only"
         where, _, what = said.rpartition(": ")
         yield IgnoredOption(where, what, why, doubt=True, how="starts the script on each node")

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from hpcdl.batch.options import (
 from hpcdl.batch.system import NONE, BatchSystem, systems
 from hpcdl.core.model.arrays import literal
 from hpcdl.core.model.job import BatchTasks
+from hpcdl.core.rules.launchers import SHELLS
 from hpcdl.wire.private_files import atomic_write, make_private_folder
 
 LIMIT = 4 << 20
@@ -145,6 +146,10 @@ class SubmitCommand(ABC):
     def answer(self, number: int, options: BatchOptions) -> str:
         """What it prints for a job that was taken."""
 
+    def node_features(self) -> Mapping[str, Set[str]]:
+        """Features of the nodes by name, as batch jobs may ask for them; {} where the batch system does not say."""
+        return {}
+
     def mpi_default(self) -> str:
         """What gives the tasks of a step their ranks of MPI where it does not say; "": nothing does, or nobody says."""
         return ""
@@ -224,7 +229,10 @@ class SubmitCommand(ABC):
                 raise BadLine(f"{where}: {what}")
             written += options
         asked = self.options_of((*written, *more))
-        asked = self._with_launches(asked, (*written, *more), text, name)
+        changed: list[IgnoredOption] = []
+        if not text.startswith("#!") or SHELLS.intersection(map(os.path.basename, text[2:].split("\n", 1)[0].split())):
+            text, changed = launches.with_own_gpus(text, name, self._gpus(asked, text))
+        asked = self._with_launches(replace(asked, ignored=(*asked.ignored, *changed)), (*written, *more), text, name)
         ignored = list(asked.ignored)
         for other in commands():
             first = None if other is self else other.marks(text)
@@ -233,7 +241,17 @@ class SubmitCommand(ABC):
                 ignored.append(IgnoredOption(f"{name}:{first}", other.mark, why))
         ignored.sort(key=lambda each: int(each.where.rpartition(":")[2]) if each.where.startswith(f"{name}:") else 0)
         asked = replace(asked, ignored=tuple(ignored), name=asked.name or None)
+        if changed:
+            content = text.encode("utf-8", "surrogateescape")
         return BatchScript(self, asked, name, arguments, content)
+
+    def _gpus(self, asked: BatchOptions, text: str) -> int | None:
+        """On each node: what the job asks for, or its steps."""
+        gpus, nodes = asked.gpus, asked.nodes or 1
+        if gpus is None or launches.calls_jsrun(text):  # jsrun's systems give whole nodes, whatever is asked for
+            of_steps = launches.gpus_on_each(text, nodes, asked.tasks or nodes * (asked.tasks_per_node or 1))
+            gpus = max(gpus or 0, of_steps or 0) or None
+        return gpus
 
     def _with_launches(
         self, asked: BatchOptions, written: Sequence[WrittenOption], text: str, name: str
@@ -242,10 +260,7 @@ class SubmitCommand(ABC):
         nodes = asked.nodes or 1
         told = next((each for each in reversed(written) if each.name in self.node_options), None)
         said = f"{told.where}: {told.said}" if told is not None else f"{name}: {nodes} nodes"
-        gpus = asked.gpus
-        if gpus is None or launches.calls_jsrun(text):  # jsrun's systems give whole nodes, whatever is asked for
-            of_steps = launches.gpus_on_each(text, nodes, asked.tasks or nodes * (asked.tasks_per_node or 1))
-            gpus = max(gpus or 0, of_steps or 0) or None
+        gpus = self._gpus(asked, text)
         stays = launches.stays(text)
         ignored = [
             replace(each, doubt=not stays, needs="") if each.needs == ONE_NODE else each for each in asked.ignored

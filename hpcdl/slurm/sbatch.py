@@ -7,7 +7,7 @@ Nothing here runs sbatch: pilots are submitted by `submit.py`.
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from hpcdl.batch.options import (
@@ -36,7 +36,7 @@ from hpcdl.slurm.system import SYSTEM
 OPTIONS = option_table(
     {
         Reason.READ: "gres gpus gpus-per-node gpus-per-task nodes job-name dependency array chdir export wrap parsable "
-        "ntasks ntasks-per-node output error open-mode constraint signal ntasks-per-gpu gpu-bind "
+        "ntasks ntasks-per-node output error open-mode constraint exclude signal ntasks-per-gpu gpu-bind "
         "time mem mem-per-cpu mem-per-gpu cpus-per-task cpus-per-gpu",
         Reason.TIME: "time-min",
         Reason.HOST: "tmp mincpus "
@@ -51,7 +51,7 @@ OPTIONS = option_table(
         Reason.SHELL: "get-user-env",
         Reason.NOTHING: "comment profile acctg-freq gpu-freq cpu-freq mcs-label power "
         "verbose quiet ignore-pbs propagate oom-kill-step network stepmgr",
-        Reason.NODES: "nodelist exclude reservation licenses clusters nodefile",
+        Reason.NODES: "nodelist reservation licenses clusters nodefile",
         Reason.START: "begin deadline delay-boot",
         Reason.HOLD: "hold",
         Reason.WAIT: "wait",
@@ -255,6 +255,8 @@ class Sbatch(SubmitCommand):
         if "constraint" in last:
             wish = last["constraint"]
             ignored.append(wish.without("", Reason.NODES, f"feature:{wish.value}"))
+        if "exclude" in last:
+            ignored.append(last["exclude"].without("", Reason.NODES, f"without:{last['exclude'].value}"))
         if "signal" in last and _signal(last["signal"]) is None:
             ignored.append(last["signal"].without("", Reason.SIGNAL))
         return nodes, each
@@ -343,6 +345,16 @@ class Sbatch(SubmitCommand):
         if any(each.name == "wrap" for each in written):
             return "wrap"
         return os.path.basename(rest[0]) if rest else "sbatch"
+
+    def node_features(self) -> Mapping[str, Set[str]]:
+        """See `SubmitCommand`."""
+        from hpcdl.batch.command import run
+        from hpcdl.slurm.nodes import looks_of, shown_argv
+
+        try:
+            return {name: features for name, (features, _) in looks_of(run(shown_argv(), ANSWER_S).out).items()}
+        except BatchError:
+            return {}
 
     def mpi_default(self) -> str:
         """See `SubmitCommand`."""

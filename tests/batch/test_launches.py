@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.batch.launches import calls_jsrun, code_of, doubts, gpus_on_each, starts_tasks, stays
+from hpcdl.batch.launches import calls_jsrun, code_of, doubts, gpus_on_each, starts_tasks, stays, with_own_gpus
 
 
 def test_comments_and_continued_lines() -> None:
@@ -13,6 +13,12 @@ def test_comments_and_continued_lines() -> None:
     assert starts_tasks(text)
     assert not calls_jsrun(text)
     assert not starts_tasks("# srun x\necho $srun_opts my-srun ./srun.py")
+
+
+ONE_RANK = (
+    "would be the rank of each node: a batch system starts the script on the first only: say $HPCDL_NODE_RANK there, "
+    "or start it by srun"
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,7 @@ def test_comments_and_continued_lines() -> None:
         ("blaunch -z h python x.py", 1, ["train.sh:1: blaunch gets nothing from it"]),
         ("time aprun -n4 a.out", 1, ["train.sh:1: aprun gets nothing from it"]),
         ("echo no salloc here", 1, []),
+        ("sbcast data.tar /tmp/data.tar", 1, ["train.sh:1: sbcast is not carried out"]),
         ("./flux-train/run.sh", 1, []),
         ("ssh-keyscan h\nsrun x", 2, []),
         ("export CUDA_VISIBLE_DEVICES=0,1\nsrun python x.py", 1, []),
@@ -52,6 +59,17 @@ def test_comments_and_continued_lines() -> None:
          ["train.sh:1: CUDA_VISIBLE_DEVICES=$SLURM_LOCALID takes GPUs by their numbers: those may be another job's"]),
         ("srun sh -c 'CUDA_VISIBLE_DEVICES=0 python x.py'", 1,
          ["train.sh:1: CUDA_VISIBLE_DEVICES=0 takes GPUs by their numbers: those may be another job's"]),
+        ("CUDA_VISIBLE_DEVICES=${GPU_INDEX} python x.py", 1,
+         ["train.sh:1: CUDA_VISIBLE_DEVICES=${GPU_INDEX} takes GPUs by their numbers: those may be another job's"]),
+        ('export CUDA_VISIBLE_DEVICES="$a,$b"; python x.py', 1,
+         ['train.sh:1: CUDA_VISIBLE_DEVICES="$a,$b" takes GPUs by their numbers: those may be another job\'s']),
+        ("accelerate launch --num_machines 2 --machine_rank 0 x.py", 2,
+         [f"train.sh:1: --machine_rank 0 {ONE_RANK}"]),
+        ("accelerate launch --num_machines 2 --machine_rank $HPCDL_NODE_RANK x.py", 2, []),
+        ("srun accelerate launch --num_machines 2 --machine_rank 0 x.py", 2, []),
+        ("accelerate launch --num_machines 1 --machine_rank 0 x.py", 1, []),
+        ("torchrun --nnodes 2 --node-rank=0 x.py", 2,
+         [f"train.sh:1: --node-rank=0 {ONE_RANK}"]),
         ("python x.py # CUDA_VISIBLE_DEVICES=0\nexport CUDA_VISIBLE_DEVICES=$HPCDL_GPUS", 1, []),
         ("env NV=$CUDA_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES= python x.py", 1, []),
     ],
@@ -90,3 +108,33 @@ def test_what_stays_on_its_node() -> None:
     assert stays("python x.py\necho mpirun")
     assert not stays("mpirun -np 4 python x.py")
     assert not stays("jsrun -n4 x")
+
+
+OWN = "CUDA_VISIBLE_DEVICES=$HPCDL_GPUS"
+
+
+@pytest.mark.parametrize(
+    "line, gpus, changed",
+    [
+        ("CUDA_VISIBLE_DEVICES=0 python x.py", 1, f"{OWN} python x.py"),
+        ("export CUDA_VISIBLE_DEVICES=${1:-0}", 1, f"export {OWN}"),
+        ("export CUDA_VISIBLE_DEVICES='0'", 1, f"export {OWN}"),
+        ('export CUDA_VISIBLE_DEVICES="$GPU"; python x.py', 1, f"export {OWN}; python x.py"),
+        ("bash -c 'CUDA_VISIBLE_DEVICES=0 python x.py'", 1, f"bash -c '{OWN} python x.py'"),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun x.py", 2, f"{OWN} torchrun x.py"),
+        ("CUDA_VISIBLE_DEVICES=0 python x.py", 2, None),
+        ("CUDA_VISIBLE_DEVICES=$i python x.py", 2, None),
+        ("CUDA_VISIBLE_DEVICES=1 python x.py", 1, None),
+        ("CUDA_VISIBLE_DEVICES=$a,$b python x.py", 1, None),
+        ('CUDA_VISIBLE_DEVICES="$a,$b" python x.py', 1, None),
+        ("export CUDA_VISIBLE_DEVICES=", 1, None),
+        ("# CUDA_VISIBLE_DEVICES=0", 1, None),
+        ("MY_CUDA_VISIBLE_DEVICES=0", 1, None),
+        ("export CUDA_VISIBLE_DEVICES=0\nsrun python x.py", 1, None),  # srun takes it for the first of the job's
+    ],
+)
+def test_numbers_that_can_only_be_the_jobs_own_gpus(line: str, gpus: int, changed: str | None) -> None:
+    text, said = with_own_gpus(f"#!/bin/sh\n{line}\n", "t.sh", gpus)
+    assert text == f"#!/bin/sh\n{changed or line}\n"
+    assert [(each.where, each.doubt) for each in said] == ([("t.sh:2", False)] if changed else [])
+    assert changed is None or not list(doubts(text, "t.sh", 1, gpus, ""))

@@ -143,22 +143,28 @@ def checked(
 
 
 def check_singleton(client: Client, name: str, own: str, other: str | None) -> bool:
-    """Whether a job of hpcdl's is called so, and lives. Raises ClientError, and click.ClickException where one of the
-    batch system's may be, too.
+    """Whether a job that waits for all of this name is hpcdl's: a job of hpcdl's is called so, or nobody's is. Raises
+    ClientError, and click.ClickException where one of the batch system's may be called as hpcdl's.
     """
+    system, theirs = command_named(name).system.title, _knows_name(command_named(name), own, other)
     if _named(client, own, live=True) is None:
-        return False
-    command = command_named(name)
-    argv = [*command.name_lookup, own]
-    if other is not None and (path := _beside(other, argv[0])) is not None:
-        done = _said([path, *argv[1:]])
-        away = done is not None and command.no_cluster.search(done.err)
-        words = [] if done is None or done.code != 0 else done.out.split()
-        if not away and words[-1:] != [command.name_header]:
-            what = "knows" if command.name_header in words else "may know"
-            why = f"a job of hpcdl's is called {own}, and {command.system.title} {what} one, too"
-            raise _refusal("singleton", f"{why}: hpcdl submit --singleton for hpcdl's, HPCDL_BYPASS=1 for the other")
+        return theirs is False
+    if theirs is not False:
+        why = f"a job of hpcdl's is called {own}, and {system} {'knows' if theirs else 'may know'} one, too"
+        raise _refusal("singleton", f"{why}: hpcdl submit --singleton for hpcdl's, HPCDL_BYPASS=1 for the other")
     return True
+
+
+def _knows_name(command: SubmitCommand, called: str, other: str | None) -> bool | None:
+    """Whether the batch system has a job of this user's that is called so; None: it does not say."""
+    argv = [*command.name_lookup, called]
+    if other is None or (path := _beside(other, argv[0])) is None:
+        return False
+    done = _said([path, *argv[1:]])
+    if done is not None and command.no_cluster.search(done.err):
+        return False
+    words = [] if done is None or done.code != 0 else done.out.split()
+    return words[-1] != command.name_header if command.name_header in words else None
 
 
 def _refuse_known_to_both(name: str, said: str, number: int, other: str | None) -> None:

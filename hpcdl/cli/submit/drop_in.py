@@ -17,7 +17,7 @@ import click
 from hpcdl.batch import features
 from hpcdl.batch.features import Node
 from hpcdl.batch.options import IGNORED, BadLine, IgnoredOption, NotForHpcdl, Reason
-from hpcdl.batch.script import BatchScript, command_named, text_of
+from hpcdl.batch.script import BatchScript, SubmitCommand, command_named, text_of
 from hpcdl.batch.system import own_jobs
 from hpcdl.cli.output import say
 from hpcdl.cli.submit import dependencies
@@ -81,12 +81,20 @@ def batch_of(
         if each.doubt:
             if not each.needs:
                 raise NotForHpcdl(each.objection)
-            if not features.met(each.needs, nodes()):
+            if not _met(each.needs, nodes(), batch.command):
                 unlike = f"{each.where}: {each.said}: not every node of hpcdl is so"
                 raise NotForHpcdl(unlike if each.how == IGNORED else each.objection)
             met.append(each)
     left = tuple(each for each in batch.asked.ignored if each not in met)
     return replace(batch, asked=replace(batch.asked, ignored=left))
+
+
+def _met(needs: str, nodes: Sequence[Node], command: SubmitCommand) -> bool:
+    """Whether hpcdl's nodes have what a job needs, as they show, or as the batch system says."""
+    if features.met(needs, nodes) or not needs.startswith("feature:"):
+        return features.met(needs, nodes)
+    said = command.node_features()
+    return features.met(needs, [{**node, "features": said.get(str(node["name"]), ())} for node in nodes])
 
 
 def waiting_for(client: Client, name: str, other: str | None, batch: BatchScript) -> BatchScript:
@@ -99,7 +107,7 @@ def waiting_for(client: Client, name: str, other: str | None, batch: BatchScript
     if asked.singleton:
         own = asked.name or default_name((batch.file,))
         if not dependencies.check_singleton(client, name, own, other) and not asked.awaits:
-            raise NotForHpcdl(f"hpcdl has no job named {own} to wait for")
+            raise NotForHpcdl(f"{batch.command.system.title} may have a job named {own} to wait for, hpcdl has none")
     if not asked.awaits:
         return batch
     conditions = dependencies.checked(client, name, asked.awaits, other, own_jobs(os.environ))

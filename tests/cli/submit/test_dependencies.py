@@ -164,7 +164,6 @@ def test_no_id_of_hpcdls_reaches_slurm(fake: FakeDaemon, here: Place, words: lis
         ["--dependency=afterok:5000", "train.sh"],
         ["--dependency=afterok:77", "train.sh"],
         ["--dependency=singleton", "-J", "old", "cpu.sh"],
-        ["--dependency=singleton", "train.sh"],
         ["-d", "afterok:123456789012345678901234567890", "cpu.sh"],
     ],
 )
@@ -217,6 +216,18 @@ def test_a_singleton_waits_for_hpcdls_job_of_its_name_unless_slurm_may_have_one(
     here.executable(here.real / "squeue", "#!/bin/sh\necho 'welcome; JOBID'\n")
     assert here.run("sbatch", *words).code == 0
     assert [(spec["name"], spec["singleton"]) for spec in specs(fake)] == [("prep", True)]
+    assert here.got() is None
+
+
+def test_a_singleton_of_a_new_name_is_hpcdls_unless_slurm_may_have_one(fake: FakeDaemon, here: Place) -> None:
+    words = ("--dependency=singleton", "-J", "new", "train.sh")
+    for answer, _ in ANSWERS:
+        here.executable(here.real / "squeue", f"#!/bin/sh\n{answer}\n")
+        assert here.run("sbatch", *words).code == 3
+        assert here.got() == (list(words), "")
+    here.executable(here.real / "squeue", "#!/bin/sh\necho JOBID\n")
+    assert here.run("sbatch", *words).code == 0
+    assert [(spec["name"], spec["singleton"]) for spec in specs(fake)] == [("new", True)]
     assert here.got() is None
 
 

@@ -181,6 +181,49 @@ def test_what_the_daemon_refuses_is_the_batch_systems(fake: FakeDaemon, place: P
     assert place.got() == (words, "")
 
 
+SHOWN = """#!/bin/sh
+case $2 in
+node) echo "NodeName=n1 State=IDLE ActiveFeatures=ib,rome Gres=gpu:2"; echo "NodeName=n2 State=IDLE" ;;
+config) echo "ClusterName = c"; echo "MpiDefault = pmix" ;;
+esac
+"""
+
+
+def test_what_slurm_says_of_its_nodes_and_of_mpi(fake: FakeDaemon, place: Place) -> None:
+    place.script(SLURM)
+    place.script("#!/bin/bash\n#SBATCH --gres=gpu:2\nsrun -n2 python missing.py\n", "steps.sh")
+    place.script("#!/bin/bash\n#SBATCH --gres=gpu:2\nsrun -n2 --mpi=pmix python missing.py\n", "mpi.sh")
+    assert place.run("sbatch", "-C", "ib", "train.sh").code == 3  # nobody says that the nodes have it
+    assert place.run("sbatch", "steps.sh").code == 0
+    place.executable(place.real / "scontrol", SHOWN)
+    assert place.run("sbatch", "-C", "ib", "train.sh").code == 0
+    assert place.run("sbatch", "-C", "milan", "train.sh").code == 3
+    done = place.run("sbatch", "steps.sh")
+    assert (done.code, done.err.count("\n")) == (3, 2)
+    assert "steps.sh:3: srun starts no ranks of MPI inside a job: the default here is --mpi=pmix" in done.err
+    done = place.run("sbatch", "mpi.sh")
+    assert "mpi.sh:3: --mpi=pmix starts no ranks of MPI inside a job: tasks of hpcdl get no PMI" in done.err
+    place.executable(place.real / "scontrol", SHOWN.replace("pmix", "none"))
+    assert place.run("sbatch", "steps.sh").code == 0
+
+
+def test_excluded_nodes(fake: FakeDaemon, place: Place) -> None:
+    place.script(SLURM)
+    assert place.run("sbatch", "--exclude=bad[1-9]", "train.sh").out == "Submitted batch job 1\n"
+    assert place.run("sbatch", "--exclude=bad3,n1", "train.sh").code == 3
+
+
+def test_numbers_of_gpus_in_a_job_of_one(fake: FakeDaemon, place: Place) -> None:
+    place.script("#!/usr/bin/env bash\n#SBATCH --gres=gpu:1\nexport CUDA_VISIBLE_DEVICES=${1:-0}\npython train.py\n")
+    assert place.run("sbatch", "train.sh").out == "Submitted batch job 1\n"
+    (spec,) = specs(fake)
+    command = spec["command"]
+    assert isinstance(command, list)
+    assert "\nexport CUDA_VISIBLE_DEVICES=$HPCDL_GPUS\n" in Path(command[-1]).read_text()
+    place.script("#!/usr/bin/env python3\n#SBATCH --gres=gpu:1\nprint('CUDA_VISIBLE_DEVICES=0')\n", "train.py")
+    assert place.run("sbatch", "train.py").code == 3  # in its text nothing stands for another
+
+
 @pytest.mark.parametrize(
     ("option", "why", "else_"),
     [
