@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdl.core.controller import sharing
 from hpcdl.core.controller.journal import Journal, JournalError
+from hpcdl.core.controller.livelock import LivelockGuard
 from hpcdl.core.controller.reconcile import reconcile
 from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.fold.effect import EFFECTS, Decision
@@ -61,6 +62,8 @@ class Controller:
         self._missed: dict[str, int] = {}
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
+        self._livelock = LivelockGuard()
+        self._livelock_told = ""
         self._views = Views(self.settings.exempt_starts)
         self._touched: ChangeSet | None = None
         self._still: set[int] = set()
@@ -96,9 +99,11 @@ class Controller:
             except CommandRefused as refusal:
                 answers.append(refusal)
         intake.finish()
-        decides = (EFFECTS[type(event)].decides(self.world, event) for _, event in draft.events)
+        decides = [EFFECTS[type(event)].decides(self.world, event) for _, event in draft.events]
         most = max(decides, default=Decision.NONE)
         self._commit(draft, [], intake.settled)
+        if any(_is_news(event, asks) for (_, event), asks in zip(draft.events, decides, strict=True)):
+            self._livelock.forget()
         # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
         ticked = any(isinstance(command, Tick) for command in inputs)
         other = self._take_holes(inputs)
@@ -126,7 +131,7 @@ class Controller:
         try:
             requests = self._commit(draft, steps.requests, [])
         except JournalError:
-            self._trouble = ""  # it was not recorded: the next decision records it
+            self._trouble = self._livelock_told = ""  # it was not recorded: the next decision records it
             self._still.clear()
             self._ask = True
             raise
@@ -165,6 +170,8 @@ class Controller:
         for event in leaving:
             draft.add(event, now)
         touched = self._touched
+        if leaving:
+            self._livelock.forget()
         if touched is not None and leaving:
             touched.merge(draft.touched)
         view = self._views.build(draft.world, self.profiles, now, touched)
@@ -177,13 +184,22 @@ class Controller:
         if plan is not None:
             if plan.wake_at is not None:
                 wakes.append(plan.wake_at)
-            self.reasons = Reasons(plan)
-            changed = _changed(draft.world, plan)
-            if changed or plan.warm != draft.world.warm:
-                name = draft.world.policy
-                draft.add(ev.PlanAdopted(name, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
+            self._adopt(draft, plan, now)
             wakes += self._choose_pilots(draft, view, plan, now)
         return wakes
+
+    def _adopt(self, draft: Draft, plan: Plan, now: float) -> None:
+        """Adds what the plan changes; nothing where it goes round in a circle with others."""
+        world, changed = draft.world, _changed(draft.world, plan)
+        if changed or plan.warm != world.warm:
+            refusal = self._livelock.refusal(world.targets, changed, plan.warm, now)
+            if refusal is not None:
+                if refusal != self._livelock_told:
+                    draft.add(ev.TroubleSeen(f"policy {world.policy}", refusal), now)
+                self._livelock_told = refusal
+                return
+            draft.add(ev.PlanAdopted(world.policy, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
+        self.reasons = Reasons(plan)
 
     def _choose_pilots(self, draft: Draft, view: View, plan: Plan, now: float) -> list[float]:
         """Adds what is decided about pilots; when to look again. A daemon that stops wants none."""
@@ -284,6 +300,11 @@ class Controller:
             self._pending.pop(number, None)
         self._pending.update((request.id, request) for request in numbered)
         return numbered
+
+
+def _is_news(event: ev.Event, asks: Decision) -> bool:
+    """Whether it matters to a policy, and no plan brought it about, as it does starts, suspends and their ends."""
+    return asks is Decision.ASK and not isinstance(event, ev.IncarnationEvent)
 
 
 def _changed(world: World, plan: Plan) -> tuple[Target, ...]:
