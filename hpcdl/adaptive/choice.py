@@ -75,7 +75,8 @@ def _solve(
         items = []
         for number in open_to:
             candidate = found.candidates[number]
-            items.append(Item(candidate.menu.pools, candidate.menu.units, values[number], candidate.job.id in must))
+            menu, held = candidate.menu, None if candidate.kept is None else candidate.place
+            items.append(Item(menu.pools, menu.units, values[number], candidate.job.id in must, held))
         return solve(items, capacity, BUDGET)
 
     try:

@@ -53,8 +53,9 @@ def solve(items: Sequence[Item], capacity: Sequence[int], budget: int = BUDGET) 
     One pool: always exact. Bound and core: the bound of the linear relaxation gives each option a reduced cost; the
     (max,+) dynamic program then runs over options that lose no more than the gap. Several pools: the same with a
     price for each, exact where the dynamic program takes at most `budget` additions (about a second for a thousand
-    million), else the best that was found, with its bound. The budget counts work, never time: same input, same
-    answer.
+    million), else the best that was found, with its bound. That is worth no less than what the items hold, where that
+    fits (`Item.held`): who solves again and again does not alternate between two answers. The budget counts work, never
+    time: same input, same answer.
 
     Of choices with the same value, where optimal, the one with the fewest units in all; then with the most in pool 0,
     then 1, ...; then with the most units for item 0, then 1, ...; then with the lowest pool and the first option. The
@@ -120,8 +121,9 @@ def _threshold(at: PriceBound, many: int) -> float:
 
 def _many_pools(items: Sequence[Item], table: OptionTable, budget: int) -> Solution:
     at = many_prices(table)
-    fit = fitted(table, at)
-    rows, loss = _searched(table, at, None if fit is None else improved(table, fit, one_pool), budget)
+    starts = [rows for rows in (fitted(table, at), table.held([item.held for item in items])) if rows is not None]
+    start = max(starts, key=table.worth, default=None)
+    rows, loss = _searched(table, at, None if start is None else improved(table, start, one_pool), budget)
     if _gap(table, at, rows) > loss:
         rows, loss = _searched(table, at, improved(table, rows, one_pool), budget)
     # All choices among what loses less than `loss` were searched, and another one loses that much.

@@ -38,13 +38,14 @@ class Item:
 
     Option i uses `units[i]` units (0 or more) of pool `pools[i]` and is worth `values[i]` (finite, may be negative).
     An option without units is allowed, with any value; which pool it names does not matter. The numbers are checked
-    where all items are read together, by `solve`.
+    where all items are read together, by `solve`. `held`: the option that it has; see `solve`.
     """
 
     pools: Sequence[int]
     units: Sequence[int]
     values: Sequence[float]
     required: bool = False
+    held: int | None = None
 
     def __post_init__(self) -> None:
         if not len(self.pools) == len(self.units) == len(self.values):
@@ -86,6 +87,14 @@ class OptionTable:
         rows = np.flatnonzero(flags)
         owner = self.item[rows]
         return rows[np.flatnonzero(np.diff(owner, prepend=-1))]
+
+    def held(self, places: Sequence[int | None]) -> Ints | None:
+        """The rows of these options, or of nothing where there is none; None: they do not fit together."""
+        owned = np.array([-1 if place is None else place for place in places], dtype=np.int64)[self.item]
+        there = self.place == owned
+        lost = np.bincount(self.item[there], minlength=self.items) == 0
+        rows = self.first(there | (lost[self.item] & (self.place == -1)))
+        return rows if len(rows) == self.items and (self.used(rows) <= self.capacity).all() else None
 
     def alone(self, rows: Ints, units: int) -> "OptionTable":
         """The items of some rows (ascending) with these rows only, in one pool of so many units."""

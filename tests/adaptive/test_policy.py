@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.adaptive import Adaptive, AdaptiveFifo
+from hpcdl.adaptive import Adaptive, AdaptiveFifo, choice
 from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import View
 from hpcdl.core.model.profile import Profile
@@ -194,3 +194,22 @@ def test_a_job_may_have_nodes_of_different_sizes_where_it_needs_more_than_there_
     of_two_types = (node("a1", 4, "v100"), node("a2", 4, "v100"), node("b1", 4, "p100"))
     plan = decide(POLICY, view(wide, job(2), nodes=of_two_types, objective=objective))
     assert [bool(target.placement) for target in plan.targets] == [False, True]
+
+
+def test_a_choice_that_is_not_proven_does_not_alternate_with_what_jobs_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is too large: from each of two layouts the search found the other one, which was worth less."""
+    monkeypatch.setattr(choice, "BUDGET", 0)
+    nodes = tuple(node(f"n{at}", 8, kind) for at, kind in enumerate(("", "b", "c", "d"), 1))
+    places = [("n1", 0), ("n2", 0), ("n1", 4), ("n4", 0), ("n3", 0)]
+    scales = [(0.5, 5, 3, 8), (0.7, 7, 7, 9), (0.5, 4, 9, 5), (0.7, 6, 7, 8), (0.8, 3, 9, 3)]
+    jobs = []
+    for number, ((where, first), (power, *others), left, many) in enumerate(
+        zip(places, scales, (32_000, 10_000, 8_000, 4_000, 8_000), (4, 8, 4, 8, 8), strict=True), 1
+    ):
+        curves = [tuple((1, gpus, round(each * gpus**power, 1)) for gpus in (1, 2, 4, 8)) for each in (10, *others)]
+        free = Profile(f"free {number}", curves[0], kinds=tuple(zip("bcd", curves[1:], strict=True)))
+        held = range(first, first + many)
+        jobs.append(running(number, *held, on=where, total=left + 1, profile=free, counts=(1, 2, 4, 8)))
+    plan = decide(Adaptive(), view(*jobs, nodes=nodes))
+    assert not plan.optimal
+    assert [each.placement for each in plan.targets] == [each.placement for each in jobs]

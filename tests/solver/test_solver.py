@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -364,3 +365,30 @@ def test_required_items_may_not_be_found_to_fit(bounded: None) -> None:
     with pytest.raises(InfeasibleError, match="within the budget") as error:
         solve(odd, [room, room, room - 1], 0)
     assert not error.value.proven
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_found_is_worth_no_less_than_what_items_hold(seed: int) -> None:
+    draw = random.Random(seed)
+    pools = draw.randint(2, 4)
+    items, capacity = jobs(draw, 30, pools, SIZES[:8]), [draw.randint(8, 40) for _ in range(pools)]
+    free, held = list(capacity), list[int | None]()
+    for item in items:
+        fits = [place for place, pool in enumerate(item.pools) if item.units[place] <= free[pool]]
+        held.append(draw.choice(fits) if fits and draw.random() < 0.9 else None)
+        if (place := held[-1]) is not None:
+            free[item.pools[place]] -= item.units[place]
+    own = [replace(item, held=place) for item, place in zip(items, held, strict=True)]
+    worth = math.fsum(item.values[place] for item, place in zip(items, held, strict=True) if place is not None)
+    for budget in (0, 1000, 10**7):
+        found = solve(own, capacity, budget)
+        check(own, capacity, found)
+        assert found.value >= worth
+        stays = [replace(item, held=place) for item, place in zip(items, found.chosen, strict=True)]
+        assert solve(stays, capacity, budget).value >= found.value
+        assert not found.optimal or found.chosen == solve(items, capacity, 10**9).chosen
+
+
+def test_what_items_hold_and_does_not_fit_is_no_answer() -> None:
+    held = [Item((0, 0, 1), (4, 2, 2), (3.0, 2.0, 1.0), held=0) for _ in range(3)]
+    assert solve(held, [6, 2], 0) == solve([replace(item, held=None) for item in held], [6, 2], 0)
