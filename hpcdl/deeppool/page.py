@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hpcdl.deeppool.planner import BurstPlan, LayerPlan, data_parallel
+from hpcdl.deeppool.planner import BurstPlan, LayerPlan, data_parallel, uncounted
 from hpcdl.deeppool.problem import BurstProblem
 from hpcdl.report.html import HtmlTable, document, drawing, figure, html, legend, note, table_html, visible
 
@@ -41,8 +41,9 @@ def _bounds(problem: BurstProblem, plan: BurstPlan) -> str:
         *([f"each layer within {problem.limit:g} x its GPU-time on one GPU"] if problem.limit is not None else []),
         *([f"the iteration within {problem.budget:g} x that of one GPU"] if problem.budget is not None else []),
     ]
+    lanes = "; moves between their GPUs are not counted" if uncounted(problem) else ""
     proof = "No plan is faster" if plan.optimal else f"No plan takes less than {plan.bound_ms:.4g} ms"
-    return f"{proof}{', with ' + ' and '.join(within) if within else ''}; branches in {problem.branches}."
+    return f"{proof}{', with ' + ' and '.join(within) if within else ''}; branches in {problem.branches}{lanes}."
 
 
 def _colour(gpus: int) -> str:

@@ -166,6 +166,11 @@ def no_plan(tables: CostTables) -> BurstProblemError:
     return BurstProblemError(f"layer {name!r}: no number of GPUs keeps it within {limit:g} x its GPU-time on one GPU")
 
 
+def uncounted(problem: BurstProblem) -> dict[str, str]:
+    """What answers say is not in the times of their plans: with branches side by side, moves between their GPUs."""
+    return {"moves_between_lanes": "not counted"} if problem.branches == PARALLEL else {}
+
+
 def plan_to_json(problem: BurstProblem, plan: BurstPlan, seconds: float) -> dict[str, Any]:
     """The answer of `hpcdl burst plan --json`. seconds: what the search took."""
     plain = data_parallel(problem)
@@ -179,4 +184,5 @@ def plan_to_json(problem: BurstProblem, plan: BurstPlan, seconds: float) -> dict
         "seconds": seconds,
         "layers": [layer.to_json() for layer in plan.layers],
         "data_parallel": {"time_ms": plain.time_ms, "gpu_ms": plain.gpu_ms},
+        **uncounted(problem),
     }

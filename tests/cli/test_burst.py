@@ -112,3 +112,13 @@ def test_one_gpu_is_no_gpus(hpcdl: Run, tmp_path: Path) -> None:
     for text in (*told, page.read_text()):
         assert "1 GPU" in text
         assert not re.search(r"\b1 GPUs", text.replace("1 of 1 GPUs", ""))
+
+
+def test_branches_side_by_side_say_that_moves_between_them_are_not_counted(hpcdl: Run, tmp_path: Path) -> None:
+    file, page = tmp_path / "inception.json", tmp_path / "plan.html"
+    file.write_text(json.dumps(model_document("inception-v3") | {"branches": "parallel"}))
+    told = hpcdl("burst", "plan", file, "--limit", 4, "-o", page)
+    assert "moves between lanes  not counted: it takes longer" in told.out
+    assert "moves between their GPUs are not counted" in page.read_text()
+    for command in ("plan", "compare"):
+        assert hpcdl("burst", command, file, "--json").value["moves_between_lanes"] == "not counted"

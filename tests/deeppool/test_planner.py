@@ -90,6 +90,7 @@ def test_the_answer_says_what_data_parallelism_takes_and_what_is_extrapolated() 
     assert [layer["name"] for layer in answer["layers"]] == ["b", "a"], "in the document's order"
     assert [layer.get("extrapolated") for layer in answer["layers"]] == [None, True]
     assert answer["seconds"] == 0.25
+    assert "moves_between_lanes" not in answer
     # a: the line through 1 and 2 samples to 4; 2 x 7/8 of a megabyte at 10 GB/s, and the latency.
     a_ms, b_ms = 0.4 + 3 * 0.3 + 1e3 * (2 * 7 / 8 * 1e6 / 1e10 + 1e-5), 1.0 + 1e3 * 1e-5
     assert answer["data_parallel"]["time_ms"] == pytest.approx(a_ms + b_ms)
@@ -174,7 +175,10 @@ def test_what_cannot_run_side_by_side_is_named() -> None:
     fork = {"f": [], "a": ["f"], "b": ["f"], "c": ["f"], "j": ["a", "b", "c"]}
     with pytest.raises(BurstProblemError, match="layer 'j': its branches need 3 GPUs side by side, of 2"):
         plan_burst(read_problem(side_by_side(2, fork)))
-    assert plan_burst(read_problem(side_by_side(3, fork))).time_ms == pytest.approx(3)
+    problem = read_problem(side_by_side(3, fork))
+    made = plan_burst(problem)
+    assert made.time_ms == pytest.approx(3)
+    assert plan_to_json(problem, made, 0.0)["moves_between_lanes"] == "not counted"
     with pytest.raises(BurstProblemError, match="layers 'f', 'a', 'b', 'c', …: branches that cross cannot run"):
         plan_burst(
             read_problem(

@@ -78,6 +78,8 @@ def plan(
 
 
 def _print_plan(case: "BurstProblem", made: "BurstPlan", answer: dict[str, Any]) -> None:
+    from hpcdl.deeppool.planner import uncounted
+
     plain = answer["data_parallel"]
     print_fields([
         ("iteration", f"{made.time_ms:.4g} ms{'' if made.optimal else f' (none is under {made.bound_ms:.4g} ms)'}"),
@@ -85,6 +87,7 @@ def _print_plan(case: "BurstProblem", made: "BurstPlan", answer: dict[str, Any])
         ("data parallel", f"{plain['time_ms']:.4g} ms, {plain['gpu_ms']:.4g} GPU-ms on {count(case.widest, 'GPU')}"),
         ("one GPU", f"{made.one_gpu_ms:.4g} ms"),
         ("search", f"{'optimal' if made.optimal else 'not proven optimal'}, {1e3 * answer['seconds']:.3g} ms"),
+        *((what.replace("_", " "), f"{said}: it takes longer") for what, said in uncounted(case).items()),
     ])  # fmt: skip
     print()
     columns = [

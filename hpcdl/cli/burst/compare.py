@@ -43,6 +43,7 @@ def compare(
     hpcdl burst compare vgg16
     """
     from hpcdl.deeppool.baselines import gain_over_one_partition, gain_over_partition, operating_points
+    from hpcdl.deeppool.planner import uncounted
 
     case = read_with(problem, gpus=gpus, global_batch=batch)
     batch_size = options["background_batch"] or case.global_batch
@@ -57,6 +58,7 @@ def compare(
         "points": rows,
         "speedup_over_partition": gain,
         "speedup_over_one_partition": single,
+        **uncounted(case),
     }
     if output.print_data(value, [f"{point.total_per_s:g}" for point in points]):
         return
