@@ -16,7 +16,7 @@ from hpcdl.agent.context import AgentContext, Stage
 from hpcdl.agent.gpus import Side
 from hpcdl.agent.part import AgentPart
 from hpcdl.agent.report_log import Key
-from hpcdl.agent.slowdown_loop import FIRST, SlowdownLoop
+from hpcdl.agent.slowdown_loop import FIRST, PRECISION, SlowdownLoop
 from hpcdl.core.model.job import SLOWDOWN
 from hpcdl.trainer.step_gate import SharePage
 
@@ -26,7 +26,8 @@ TICK_S, IDLE_S = 0.1, 1.0
 """Between two heartbeats (a trainer takes 0.7 s without one for our death); the other where there is no background."""
 
 REPORT_S = 30.0
-"""What a step gate does is reported so often at most, and then only a change of so much of its duty:"""
+"""What a step gate does is reported so often at most, and then only a change of so much of its duty, or one of the
+foreground's slowdown that is more than how exactly that is measured:"""
 
 REPORTED = 0.1
 
@@ -89,12 +90,13 @@ class Foreground:
 
 @dataclass(slots=True)
 class Background:
-    """A background's page, and what was reported of its gate last: beside which job, and with which duty."""
+    """A background's page, and what was reported of its gate last: beside which job, its duty, that job's slowdown."""
 
     page: SharePage
     foreground: int = 0
     duty: float = 1.0
     measured: bool = False
+    slows: float | None = None
     at: float = -REPORT_S
 
 
@@ -178,14 +180,19 @@ class Colocation:
         self._report(part, key[0], self._foregrounds[key], now)
 
     def _report(self, part: AgentPart, foreground: int, beside: Foreground | None, now: float) -> None:
-        known, loop = self._backgrounds[part.key], None if beside is None else beside.loop
-        duty, measured = (1.0, False) if loop is None else (loop.level, loop.slowdown is not None)
-        if beside is not None and beside.blind(now):
-            duty = beside.duty(now)
+        known = self._backgrounds[part.key]
+        duty, limit, slows, measured = 1.0, 0.0, None, False
+        if beside is not None:
+            loop = beside.loop
+            limit, measured = loop.limit, loop.slowdown is not None
+            duty, slows = (beside.duty(now), None) if beside.blind(now) else (loop.level, loop.slows)
         same = foreground == known.foreground and measured == known.measured
-        if same and (abs(duty - known.duty) < REPORTED or now - known.at < REPORT_S):
+        alike = abs(duty - known.duty) < REPORTED and _alike(slows, known.slows, PRECISION * limit)
+        if same and (alike or now - known.at < REPORT_S):
             return
-        known.foreground, known.duty, known.measured, known.at = foreground, duty, measured, now
-        part.report_throttle(
-            foreground, duty, 0.0 if loop is None else loop.limit, None if loop is None else loop.slowdown
-        )
+        known.foreground, known.duty, known.measured, known.slows, known.at = foreground, duty, measured, slows, now
+        part.report_throttle(foreground, duty, limit, slows)
+
+
+def _alike(one: float | None, other: float | None, within: float) -> bool:
+    return one is other or (one is not None and other is not None and abs(one - other) <= within)

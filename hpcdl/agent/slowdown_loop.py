@@ -53,13 +53,14 @@ class SlowdownLoop:
     """Of one foreground. `limit`: of its slowdown, 0.1 for 10 %. `duty`: what its backgrounds may take now.
 
     `baseline_s`: a step of the foreground alone; None before the first quiet window. `slowdown`: of the newest window
-    that was judged; None before.
+    that was judged; None before. `slows`: the slowdown of now, 0 in a pause; None: not judged at this duty yet.
     """
 
     limit: float = 0.1
     duty: float = 0.0
     baseline_s: float | None = None
     slowdown: float | None = None
+    slows: float | None = None
     pause: int = 2  # quiet windows that are still to come: of the first two the shorter steps count
     _resume: float = FIRST  # the duty after them
     _ceiling: float = 1.0  # up to which the duty rises
@@ -123,6 +124,8 @@ class SlowdownLoop:
             self._punish(slow / mean - 1)
         if not self.pause:
             self.duty = self._resume
+            if slow is not None or self._hurt:
+                self.slows = None
 
     def _punish(self, slowdown: float) -> None:
         """The duty up to now, `_resume`, was too much: it falls by as much, at most to the half, and there is a pause
@@ -131,12 +134,12 @@ class SlowdownLoop:
         less = duty * max(0.5, GOOD * self.limit / slowdown)
         self._ceiling, self._resume = max(LEAST, CEILING * duty), max(LEAST, less)
         if slowdown > 2 * self.limit or less < LEAST:
-            self.pause, self._hurt = self._backoff - 1, True
+            self.pause, self._hurt, self.slows = self._backoff - 1, True, 0.0
             self._backoff, self._since_pause = min(2 * self._backoff, BACKOFF_MOST), 0
 
     def _judge(self, mean: float) -> None:
         assert self.baseline_s is not None
-        slowdown = self.slowdown = mean / self.baseline_s - 1
+        slowdown = self.slowdown = self.slows = mean / self.baseline_s - 1
         self._since_pause += 1
         if self._since_pause >= FORGIVE:
             self._backoff = 1

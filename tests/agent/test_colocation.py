@@ -4,6 +4,7 @@ import functools
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.agent.colocation import BLIND_S, Colocation, Foreground
+from hpcdl.agent.colocation import BLIND_S, REPORT_S, Colocation, Foreground
 from hpcdl.agent.context import Stage
 from hpcdl.agent.gpus import Side
 from hpcdl.agent.slowdown_loop import SETTLE, WINDOW, SlowdownLoop
@@ -122,3 +123,32 @@ def test_a_background_has_what_the_less_tolerant_of_two_bears(tmp_path: Path) ->
         node._foregrounds[strict].loop.duty = 0.25
         node.tick(time.monotonic())
         assert SharePage(parts[3, 1].folder).duty == pytest.approx(0.25)
+
+
+def test_what_is_reported_is_the_slowdown_of_now(tmp_path: Path) -> None:
+    """Found: 27.3 % stood for minutes after that window, while the gate was closed and after it was opened again."""
+    parts = {
+        (1, 1): Part((1, 1), tmp_path / "1", Side.FOREGROUND),
+        (2, 1): Part((2, 1), tmp_path / "2", Side.BACKGROUND),
+    }
+    node = Colocation(
+        cast(Any, SimpleNamespace(gpus=SimpleNamespace(pairs=(("gpu0", (1, 1), (2, 1)),)))), cast(Any, parts)
+    )
+    now = time.monotonic()
+    node.tick(now)
+    loop, reports = node._foregrounds[1, 1].loop, parts[2, 1].reports
+
+    def report(beside_s: float, until: Callable[[], bool]) -> Any:
+        """What is reported once that holds; a step takes 10 ms alone, and so long beside the background."""
+        nonlocal now
+        while not until():
+            loop.observe(beside_s if loop.duty else 0.01)
+        now += REPORT_S
+        node._foregrounds[1, 1].stepped_at = now
+        node.tick(now)
+        return reports[-1]
+
+    assert report(0.013, lambda: loop.slowdown is not None)[3] == pytest.approx(0.3)
+    assert report(0.013, lambda: loop.pause > 1)[1:] == (0.0, 0.1, 0.0)  # nothing runs beside it
+    assert report(0.013, lambda: not loop.pause)[3] is None  # the gate is open, and nobody knows yet
+    assert report(0.0105, lambda: loop.slows is not None)[3] == pytest.approx(0.05, abs=0.01)

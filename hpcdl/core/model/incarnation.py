@@ -191,16 +191,18 @@ class Throttle:
     foreground: int  # the job beside it
     duty: float  # from 0 to 1
     limit: float  # of that job's slowdown, 0.1 for 10 %
-    slowdown: float | None  # of that job, as measured last; None: it is not known how fast it is alone
+    slowdown: float | None  # of that job, as measured at this duty; None: it is being measured
 
     @property
     def text(self) -> str:
         """In words."""
         opens = f"may run {100 * self.duty:.0f} % of its time" if self.duty else "is held at a step"
         if self.slowdown is None:
-            return f"{opens} beside job {self.foreground}: how fast that is alone is being measured"
+            what = "how much that slows it down" if self.duty else "how fast that is alone"
+            return f"{opens} beside job {self.foreground}: {what} is being measured"
         slowed = f"job {self.foreground} is slowed down by {max(0.0, 100 * self.slowdown):.1f} %"
-        return f"{opens}: {slowed} (limit {100 * self.limit:.3g} %)"
+        limit = f"limit {100 * self.limit:.3g} %"
+        return f"{opens}: {slowed} ({limit})" if self.duty else f"{opens}: {slowed} now, and was by more ({limit})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,4 +277,10 @@ def test_both_sides_of_a_shared_gpu_are_told_what_the_step_gate_does() -> None:
     closed = replace(background, throttle=Throttle(2, 0.0, 0.1, None))
     told = "as a background it is held at a step beside job 2: how fast that is alone is being measured"
     assert told in details(job(live=(closed,)))
+    paused = replace(background, throttle=Throttle(2, 0.0, 0.1, 0.0))
+    told = "as a background it is held at a step: job 2 is slowed down by 0.0 % now, and was by more (limit 10 %)"
+    assert told in details(job(live=(paused,)))
+    resumed = replace(background, throttle=Throttle(2, 0.05, 0.1, None))
+    told = "as a background it may run 5 % of its time beside job 2: how much that slows it down is being measured"
+    assert told in details(job(live=(resumed,)))
     assert "background" not in details(job(live=(RUNNING,)))
