@@ -7,13 +7,19 @@ completion time, as the objective `jct` counts them, and the number of GPUs is t
 
 Who comes is taken to come as lately: at the rate of the submits of the last MEMORY commitments, each for as many GPUs
 and as long as those were. A backlog of them grows by that rate and shrinks as free GPUs take them, in a fluid model.
+Free to them are also the GPUs that other jobs give back meanwhile: when they end, and before that what they hold beyond
+their minimum, as soon as they may be preempted.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
 
 from hpcdl.adaptive.choice import Choice
-from hpcdl.adaptive.options import Candidate, Option, OptionMenu
+from hpcdl.adaptive.options import Candidate, Floats, Option, OptionMenu
 from hpcdl.adaptive.prior import LENGTH_S
 from hpcdl.core.model.plan import View
 from hpcdl.core.model.units import count, seconds_text
@@ -37,8 +43,8 @@ class Stream:
     seconds: float
     since: float
 
-    def waits_s(self, free: int) -> float:
-        """Seconds that all of them together wait, if so many GPUs are free and no others become so."""
+    def waits_s(self, free: float) -> float:
+        """Seconds that all of them together wait, if so many GPUs are free throughout."""
         places = free / self.gpus
         grows = self.rate - places / self.length_s
         if grows <= 0:
@@ -68,12 +74,15 @@ def spare(view: View, found: OptionMenu, choice: Choice) -> Choice:
     if not view.arrivals or any(choice.options.get(each.job.id) is None for each in found.candidates if each.options):
         return choice
     free = sum(found.capacity) - sum(option.units for option in choice.options.values() if option is not None)
+    given_back = {each.job.id: _given_back(view.now, each, choice.options[each.job.id]) for each in found.candidates}
+    releases = Releases.of(given_back.values())
     options, why, wakes = dict(choice.options), dict(choice.why), [] if choice.wake_at is None else [choice.wake_at]
     for each in found.candidates:
         wanted = options[each.job.id]
         if wanted is None or each.fixed or each.job.leaving or each.job.in_place or wanted.stall_s <= 0:
             continue
-        best, expected = _cheapest(view, each, wanted, free)
+        others = releases.without(given_back[each.job.id])
+        best, expected = _cheapest(view, each, wanted, free, others)
         if best is wanted or expected is None:
             continue
         options[each.job.id] = best
@@ -86,6 +95,53 @@ def spare(view: View, found: OptionMenu, choice: Choice) -> Choice:
         return choice
     later = [at for at in wakes if at > view.now]
     return replace(choice, options=options, why=why, wake_at=min(later, default=None))
+
+
+_GivenBack: TypeAlias = tuple[tuple[int, float], ...]
+"""How many of its GPUs a job gives back, and in how many seconds."""
+
+
+def _given_back(now: float, each: Candidate, option: Option | None) -> _GivenBack:
+    """What a job with that option gives back by its end, and before that if others need it."""
+    if option is None:
+        return ()
+    ends_s = math.inf if each.remaining is None else option.stall_s + each.remaining / option.rate
+    if not each.fixed:
+        stays_s = (1.0 + STARTS) * option.stall_s
+    else:
+        stays_s = each.job.exempt_until - now if each.job.exempt else math.inf
+    least = min(option.units, each.job.gpus_min * option.nodes)
+    return (least, ends_s), (option.units - least, min(stays_s, ends_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """GPUs that jobs give back: `after_s`, ascending; `gpus` and `gpu_s` (gpus x after_s) summed up to each."""
+
+    after_s: Floats
+    gpus: Floats
+    gpu_s: Floats
+    but: _GivenBack = ()
+
+    @classmethod
+    def of(cls, all_given_back: Iterable[_GivenBack]) -> "Releases":
+        """Those of all these jobs, as far as they are in sight."""
+        listed = sorted((at, gpus) for each in all_given_back for gpus, at in each if math.isfinite(at))
+        after_s = np.array([at for at, _ in listed])
+        gpus = np.array([float(gpus) for _, gpus in listed])
+        return cls(after_s, np.cumsum(gpus), np.cumsum(gpus * after_s))
+
+    def without(self, own: _GivenBack) -> "Releases":
+        """Those of the others."""
+        return replace(self, but=own)
+
+    def free(self, seconds: float) -> float:
+        """How many of these GPUs are free, on average over the next seconds."""
+        place = int(np.searchsorted(self.after_s, seconds))
+        if not place:
+            return 0.0
+        own = sum(gpus * (1.0 - at / seconds) for gpus, at in self.but if at < seconds)
+        return max(0.0, float(self.gpus[place - 1] - self.gpu_s[place - 1] / seconds) - own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +173,11 @@ class _Way:
         return likely * goes_back_s + (1.0 - likely) * (stall_s + self.trains_s) + self.waits_s
 
 
-def _cheapest(view: View, each: Candidate, wanted: Option, free: int) -> tuple[Option, Stream | None]:
-    """The option with at most as many GPUs that costs least, with all waits that it makes; and who would wait."""
+def _cheapest(view: View, each: Candidate, wanted: Option, free: int, others: Releases) -> tuple[Option, Stream | None]:
+    """The option with at most as many GPUs that costs least, with all waits that it makes; and who would wait.
+
+    `free`: GPUs that nobody is given; `others`: what other jobs give back.
+    """
     left, profile = each.remaining, each.job.profile
     if left is None:
         left = each.menu.unit * max(LENGTH_S, each.job.attained_gpu_s(view.now))
@@ -132,7 +191,7 @@ def _cheapest(view: View, each: Candidate, wanted: Option, free: int) -> tuple[O
         held_s = min((1.0 + STARTS) * option.stall_s, option.stall_s + trains_s)
         who = stream(view, held_s, own) if held_s > 0 else None
         whose = who if option is wanted else whose
-        waits_s = 0.0 if who is None else who.waits_s(free + wanted.units - option.units)
+        waits_s = 0.0 if who is None else who.waits_s(free + wanted.units - option.units + others.free(held_s))
         ways.append(_Way(option, trains_s, held_s, 0.0 if who is None else who.rate, waits_s))
     back = next((way for way in ways if way.waits_s <= 0), ways[-1])
     return min(ways, key=lambda way: way.cost_s(back)).option, whose
