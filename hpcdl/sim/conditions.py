@@ -29,8 +29,9 @@ class Conditions:
     `checkpoint_s`: between two checkpoints, which is what a failure loses at most. `mtbf_s`: mean time between failures
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
-    `exempt_starts`: see `hpcdl.core.rules.exemption`; 0 in studies of the papers, whose policies have costs and rules
-    of their own. `sharing`: jobs that agreed to it share GPUs, under policies that leave it to this setting.
+    `exempt_starts`: see `hpcdl.core.rules.exemption`; 0 for the papers' policies in studies of the papers, which have
+    costs and rules of their own. `sharing`: jobs that agreed to it share GPUs, under policies that leave it to this
+    setting.
     """
 
     seed: int = 0

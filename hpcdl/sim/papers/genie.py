@@ -13,10 +13,19 @@ from typing import Any
 
 from hpcdl.core.model.profile import Profile
 from hpcdl.estimators.latency import LightRun, fit, plan_light_runs
-from hpcdl.sim.conditions import Conditions, SimulatedRun
+from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.generators import chance
 from hpcdl.sim.papers.data import GENIE_GPUS, GENIE_LOADS, GENIE_MODELS, GENIE_NODES, STEPS_PER_S, genie, genie_speedup
-from hpcdl.sim.papers.table import PaperRow, PaperTable, intervals, mean, paper_file, run_policy, seeds_note
+from hpcdl.sim.papers.table import (
+    PaperRow,
+    PaperTable,
+    conditions_for,
+    intervals,
+    mean,
+    paper_file,
+    run_policy,
+    seeds_note,
+)
 from hpcdl.sim.results import percentile
 from hpcdl.sim.workload import SimJob, Workload
 
@@ -276,7 +285,7 @@ def _of_priorities(shares: Sequence[int], seed: int) -> Workload:
 
 
 def _run(workload: Workload, policy: str) -> SimulatedRun:
-    return run_policy(workload, policy, Conditions(objective="deadline", exempt_starts=0.0))
+    return run_policy(workload, policy, conditions_for(policy, "deadline"))
 
 
 def rows_of(name: str, runs: Mapping[str, Sequence[GenieMeasures]], paper: Mapping[str, float]) -> list[PaperRow]:

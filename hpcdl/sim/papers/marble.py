@@ -16,10 +16,9 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile, find_profile
-from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.papers.optimum import OfflineJob, Optimum, bound, optimum
 from hpcdl.sim.papers.optimus import OptimusNodes
-from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean, paper_file, run_policy
+from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, interval, mean, paper_file, run_policy
 from hpcdl.sim.results import Results, summarise
 from hpcdl.sim.workload import SimJob, Workload, cluster
 
@@ -77,8 +76,7 @@ def with_noise(workload: Workload, seed: int, sigma: float = NOISE, told: bool =
 
 def run_one(workload: Workload, policy: str, warm: bool = False, policies: Policies | None = None) -> Results:
     """The set under a policy that aims for the makespan. WorkloadError where the run had a problem."""
-    conditions = Conditions(objective="makespan", warm=warm, exempt_starts=0.0)
-    return summarise(run_policy(workload, policy, conditions, policies))
+    return summarise(run_policy(workload, policy, conditions_for(policy, "makespan", warm), policies))
 
 
 def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:

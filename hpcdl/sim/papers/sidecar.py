@@ -15,10 +15,19 @@ from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile
 from hpcdl.report.history import JobAttempt, JobHistory
 from hpcdl.sidecar import K8sDefault, SideCar
-from hpcdl.sim.conditions import Conditions, SimulatedRun
+from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean, paper_file, run_policy, seeds_note
+from hpcdl.sim.papers.table import (
+    PaperRow,
+    PaperTable,
+    conditions_for,
+    interval,
+    mean,
+    paper_file,
+    run_policy,
+    seeds_note,
+)
 from hpcdl.sim.results import summarise
 from hpcdl.sim.workload import SimJob, Workload, cluster
 
@@ -100,7 +109,7 @@ def run_one(name: str, seed: int, policy: str, costs: float = 1.0, length: float
     if policy == K8sDefault.name:
         policies = Policies()
         policies.register(policy, partial(K8sDefault, draws(workload)))
-    return measure_run(run_policy(workload, policy, Conditions(exempt_starts=0.0), policies))
+    return measure_run(run_policy(workload, policy, conditions_for(policy), policies))
 
 
 def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
@@ -200,7 +209,7 @@ def case_table() -> PaperTable:
         policies.register("default", partial(K8sDefault, draws(workload)))
         policies.register("termination", partial(SideCar, at_any_cost=True))
         policies.register("sidecar", partial(SideCar, at_any_cost=True))
-        run = simulate(workload, name, policies, Conditions(exempt_starts=0.0))
+        run = simulate(workload, name, policies, conditions_for(name))
         result = summarise(run)
         rows.append(
             PaperRow(

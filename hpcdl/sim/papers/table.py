@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from hpcdl.core.model.plan import Policies
+from hpcdl.core.rules.exemption import STARTS
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
@@ -24,6 +25,16 @@ from hpcdl.sim.workload import Workload, WorkloadError
 def paper_file(name: str) -> Any:
     """The contents of NAME.yaml in this folder, read once: printed figures, notes, goals. Not to be changed."""
     return yaml.safe_load(files("hpcdl.sim.papers").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+OWN = ("adaptive", "adaptive-fifo")
+"""Policies of ours: they run as the daemon runs them, those of the papers by costs and rules of their own."""
+
+
+def conditions_for(policy: str, objective: str = "jct", warm: bool = False, progress_s: float = 300.0) -> Conditions:
+    """What a policy is simulated under, with the rule on preemption (`core.rules.exemption`) if it is ours."""
+    exempt_starts = STARTS if policy in OWN else 0.0
+    return Conditions(objective=objective, warm=warm, progress_s=progress_s, exempt_starts=exempt_starts)
 
 
 def run_policy(

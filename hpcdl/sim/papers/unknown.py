@@ -19,11 +19,11 @@ from hpcdl.core.model.profile import Point, Profile
 from hpcdl.estimators.scaling import learner
 from hpcdl.policies import all_policies
 from hpcdl.sidecar import K8sDefault
-from hpcdl.sim.conditions import Conditions, SimulatedRun
+from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance, poisson
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean, paper_file
+from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, interval, mean, paper_file
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
 SEEDS = tuple(range(8))
@@ -105,7 +105,7 @@ def run_one(name: str, seed: int, case: UnknownCase) -> UnknownMeasures:
         policies = Policies()
         policies.register(case.policy, partial(K8sDefault, drawn))
     learn = learner_for(work) if case.learns else None
-    run = simulate(work, case.policy, policies, Conditions(progress_s=PROGRESS_S, exempt_starts=0.0), learn)
+    run = simulate(work, case.policy, policies, conditions_for(case.policy, progress_s=PROGRESS_S), learn)
     if run.problems:
         raise WorkloadError(f"{work.name}, {case.name}: {run.problems[0]}")
     return _measured(run, skipped)
