@@ -131,7 +131,7 @@ class LeastAttainedService(Ordered):
 
 
 class MaxMinFairness(Ordered):
-    """Max-min fairness over time, in rounds as Gavel (OSDI'20) has them: who has had least is next.
+    """Max-min fairness over time, in rounds: who has had least is next. Unlike Gavel's (OSDI'20) blind to types of GPU.
 
     GPU seconds are counted in whole rounds, so that who runs keeps running for a round.
     """
