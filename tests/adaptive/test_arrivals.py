@@ -1,8 +1,11 @@
 """GPUs that are left free for jobs that are likely to come, and that they are not where nobody comes."""
 
+import math
+
 import pytest
 
-from hpcdl.adaptive.arrivals import stream
+from hpcdl.adaptive import Adaptive
+from hpcdl.adaptive.arrivals import Releases, stream
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.plan import Arrival, NodeView, View
 from hpcdl.core.model.profile import Profile
@@ -10,6 +13,7 @@ from hpcdl.estimators.scaling import learner
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
 from hpcdl.sim.conditions import Conditions, SimulatedRun
+from tests.adaptive.views import job, running
 
 SHORT = Profile("short", ((1, 1, 10.0),), startup_s=2.0, save_s=0.3, resume_s=2.0)
 
@@ -88,3 +92,30 @@ def test_how_long_they_wait() -> None:
     assert seen.rate == pytest.approx(1 / 20)
     assert seen.waits_s(0) == pytest.approx(160**2 / 20 / 2)  # nobody is served: all wait to the end
     assert seen.waits_s(1) == 0.0  # 0.6 of a GPU is what they need
+
+
+def test_gpus_that_others_give_back_meanwhile_count_for_as_long_as_they_are_free() -> None:
+    long, short = ((1, math.inf), (2, 0.0)), ((1, 30.0), (3, 10.0))
+    both = Releases.of([long, short])
+    assert both.free(5.0) == pytest.approx(2.0)  # those that may be preempted at once
+    assert both.free(20.0) == pytest.approx(2.0 + 3 / 2)
+    assert both.free(60.0) == pytest.approx(2.0 + 3 * 5 / 6 + 1 / 2)
+    assert both.without(short).free(60.0) == pytest.approx(2.0)
+    assert Releases.of([]).free(60.0) == 0.0
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_nothing_is_left_free_where_another_job_can_give_gpus_back(others: int) -> None:
+    """Found: jobs were started on fewer GPUs than they could use although those that trained could shrink."""
+    dear = Profile("dear", ((1, 1, 1.0), (1, 4, 4.0)), startup_s=40.0, save_s=0.5, resume_s=40.0)
+    trains = Profile("trains", ((1, 1, 1.0), (1, 4, 4.0)), startup_s=0.1, save_s=0.1, resume_s=0.1)
+    before = [
+        running(each, 0, 1, 2, 3, on="n2", total=10**6, profile=trains, gpus_max=4) for each in range(1, others + 1)
+    ]
+    nodes = (NodeView("n1", (0, 1, 2, 3)), *[NodeView("n2", (0, 1, 2, 3))] * others)
+    came = tuple(Arrival(at, 1.0, 12.0) for at in (940.0, 960.0, 980.0, 1000.0))
+    new = job(9, total=3000, profile=dear, gpus_max=4, submitted_at=1000.0)
+    plan = Adaptive().decide(View(1000.0, nodes, (*before, new), "jct", arrivals=came))
+    given = {each.job: each.placement for each in plan.targets}[9]
+    assert given is not None
+    assert len(given.gpus) == (4 if others else 3)
