@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import yaml
 from hpcdl.cli.init.command import FRAMEWORKS
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
+from tests.guides.session import File, steps
 from tests.support.extent import one_of
 
 ROOT = Path(__file__).parents[2]
+ABSENT = "hpcdl is not installed here: plain training, without checkpoints"
 
 
 def test_it_writes_a_script_and_jobs_and_says_what_comes_next(hpcdl: Run, tmp_path: Path) -> None:
@@ -71,6 +74,7 @@ def test_the_jobs_are_what_submit_takes(fake: FakeDaemon, hpcdl: Run, tmp_path: 
     assert len(yaml.safe_load((tmp_path / "jobs.yaml").read_text())["jobs"]) == 2
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["with hpcdl", "without hpcdl"])
 @pytest.mark.parametrize(
     ("framework", "words", "env"),
     [
@@ -79,14 +83,30 @@ def test_the_jobs_are_what_submit_takes(fake: FakeDaemon, hpcdl: Run, tmp_path: 
     ],
 )
 def test_the_script_trains_by_hand(
-    hpcdl: Run, tmp_path: Path, framework: str, words: tuple[str, ...], env: dict[str, str]
+    hpcdl: Run, tmp_path: Path, framework: str, words: tuple[str, ...], env: dict[str, str], there: bool
 ) -> None:
     assert hpcdl("init", framework, "--dir", tmp_path).code == 0
+    printed = by_hand(tmp_path, *words, there=there, env={"KERAS_HOME": str(tmp_path / "keras"), **env})
+    assert printed[-1] == "trained"
+    assert (printed[0] == ABSENT) is not there
+    assert framework == "python" or list(tmp_path.glob("model-lr0.01.*"))
+
+
+def test_the_readmes_script_runs_without_hpcdl(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (script,) = (step.text for step in steps(readme) if isinstance(step, File))
+    (tmp_path / "train.py").write_text(script + "print(state)\n")
+    assert by_hand(tmp_path, there=False) == ["{'step': 1000}"]
+
+
+def by_hand(folder: Path, *words: str, there: bool, env: Mapping[str, str] | None = None) -> list[str]:
+    """The lines that `python train.py` prints, where hpcdl can be imported or not."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
-    environ |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "KERAS_HOME": str(tmp_path / "keras"), **env}
+    environ |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), **(env or {})}
+    hidden = "import runpy, sys; sys.modules['hpcdl'] = None; runpy.run_path('train.py', run_name='__main__')"
+    program = ("train.py",) if there else ("-c", hidden)
     done = subprocess.run(
-        [sys.executable, "train.py", *words], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280
+        [sys.executable, *program, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("trained\n")
-    assert framework == "python" or list(tmp_path.glob("model-lr0.01.*"))
+    return done.stdout.splitlines()

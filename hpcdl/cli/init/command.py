@@ -34,7 +34,8 @@ def init(ctx: click.Context, framework: str, folder: Path, output: Output) -> No
     """Write a training script and a file of jobs to begin with: hpcdl init pytorch
 
     train.py trains as it stands, and can be suspended; jobs.yaml has a sweep of it. Put your model, data and options in
-    their place. Files that are there are left as they are.
+    their place. Run by hand where hpcdl is not installed, train.py is plain training, without checkpoints. Files that
+    are there are left as they are.
     """
     files = {folder / SCRIPT: framework, folder / JOBS: "jobs"}
     for path in files:
@@ -56,7 +57,7 @@ def _following(framework: str, folder: Path) -> str:
     some = "--epochs 1" if "--epochs" in (folder / SCRIPT).read_text(encoding="utf-8") else "--steps 20"
     following = {
         f"cd {folder}": "",
-        f"python {SCRIPT} {some}": "train a little, by hand",
+        f"python {SCRIPT} {some}": "train a little, by hand; hpcdl need not be installed there",
         "hpcdl daemon start": "--emulate-gpus 4 where there is no GPU",
         f"hpcdl submit --file {JOBS}": "a job for each learning rate",
         "hpcdl ls": "",
