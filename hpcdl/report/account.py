@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Cause, Role
-from hpcdl.core.model.transitions import FAILURES
+from hpcdl.core.model.incarnation import Role
+from hpcdl.core.model.transitions import FAILURES, is_interruption
 from hpcdl.core.model.units import GpuRef
 from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of
 from hpcdl.report.curves import merged
@@ -33,7 +33,6 @@ _SHARE = {
     Phase.SAVING: "saving",
     Phase.ENDING: "saving",
 }
-_FAILED = FAILURES | {Cause.NODE_LOST, Cause.PREEMPTED, Cause.WALLTIME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ NAMES = tuple(each.name for each in fields(Shares))
 
 @dataclass(frozen=True, slots=True)
 class AccountLine:
-    """The account of one job, array, user, day or policy. `suspends`: by purpose; `failures`: ends that were none of
-    done, suspended and cancelled.
+    """The account of one job, array, user, day or policy. `failures`: ends that were none of done, suspended
+    (also before there was anything to save) and cancelled.
     """
 
     key: str
@@ -160,12 +159,12 @@ def account(
     ]
     held = {(job.id, attempt.end_at) for job in story.history.jobs for attempt in job.attempts}
     ends = [
-        (at, job, cause)
-        for at, job, cause in watch.ends
-        if begin <= at <= end and (wanted is None or job in wanted) and (job, at) in held
+        (at, ended)
+        for at, ended in watch.ends
+        if begin <= at <= end and (wanted is None or ended.job in wanted) and (ended.job, at) in held
     ]
     suspends = _counted(key_of, ((at, job) for at, job, _ in asked))
-    failures = _counted(key_of, ((at, job) for at, job, cause in ends if cause in _FAILED))
+    failures = _counted(key_of, ((at, ended.job) for at, ended in ends if _failed(ended)))
     keys = sorted(sums.keys() | suspends.keys() | failures.keys(), key=_order)
     return Account(
         begin=begin,
@@ -179,8 +178,12 @@ def account(
             for key in keys
         ),
         suspends=dict(sorted(Counter(what for _, _, what in asked).items())),
-        ends=dict(sorted(Counter(cause.value for _, _, cause in ends).items())),
+        ends=dict(sorted(Counter(ended.cause.value for _, ended in ends).items())),
     )
+
+
+def _failed(ended: ev.IncarnationEnded) -> bool:
+    return ended.cause in FAILURES or is_interruption(ended)
 
 
 # --- the pieces -----------------------------------------------------------------------------------------------------

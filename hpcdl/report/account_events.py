@@ -74,7 +74,7 @@ class AccountEvents:
     work: dict[_Key, Work] = field(default_factory=dict)
     there: dict[GpuRef, list[Interval]] = field(default_factory=dict)
     chosen: list[tuple[float, str]] = field(default_factory=list)
-    ends: list[tuple[float, int, Cause]] = field(default_factory=list)
+    ends: list[tuple[float, ev.IncarnationEnded]] = field(default_factory=list)
     asked: list[tuple[float, int, str]] = field(default_factory=list)
     last_at: float = 0.0
     _since: dict[GpuRef, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class AccountEvents:
             case ev.SuspendRequested():
                 self.asked.append((at, event.job, event.purpose.value))
             case ev.IncarnationEnded():
-                self.ends.append((at, event.job, event.cause))
+                self.ends.append((at, event))
                 saved = event.step is not None and event.reached is not None and event.step >= event.reached
                 work = self._work(event)
                 work.ended = event

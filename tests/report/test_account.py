@@ -16,6 +16,7 @@ from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.incarnation import Cause, Role
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.transitions import UNTRAINED
 from hpcdl.core.model.world import JobState, World
 from hpcdl.report import stacked
 from hpcdl.report.account import BY, NAMES, Account, AccountLine, Shares, account, story_of, story_of_rows
@@ -141,6 +142,13 @@ def test_work_after_the_last_checkpoint_is_lost() -> None:
     found = told(crash(saved, step=20))
     assert found.shares == Shares(starting=20, useful=2 * 15, saving=2 * 3 + 2 * 2, lost=2 * 22, idle=16)
     assert found.lines[0].failures == 1
+
+
+@pytest.mark.parametrize(("detail", "failures"), [(UNTRAINED, 0), ("no checkpoint within the grace period", 1)])
+def test_a_suspend_during_the_start_is_no_failure(detail: str, failures: int) -> None:
+    stamped = crash(cause=Cause.PREEMPTED)
+    ended = [(at, structs.replace(e, detail=detail) if isinstance(e, ev.IncarnationEnded) else e) for at, e in stamped]
+    assert told(ended).lines[0].failures == failures
 
 
 def test_without_a_checkpoint_all_of_it_is_lost() -> None:

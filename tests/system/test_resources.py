@@ -50,6 +50,8 @@ def test_a_job_whose_time_is_over_has_saved(cluster: Cluster) -> None:
     if "TrainerReady" in kinds[: kinds.index("TimeLimitReached")]:
         assert row["saved_step"] is not None
         assert f"saved at step {row['saved_step']}" in cluster.cli("why", str(job))
+    assert "suspended 1 time: 1 at its time limit" in cluster.cli("why", str(job))
+    assert "suspends: 1 at its time limit" in cluster.cli("report", str(job))
     cluster.cli("retry", str(job))
     cluster.until(lambda: cluster.kinds(job).count("StartRequested") == 2)
     cluster.cli("cancel", str(job))

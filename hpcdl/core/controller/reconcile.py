@@ -557,7 +557,9 @@ def _suspend_or_keep(
         steps.suspend(job, running, Purpose.HOLD)
     elif world.stopping:
         steps.suspend(job, running, Purpose.STOP)
-    elif target is None or running.preempt or job.out_of_time:
+    elif job.out_of_time:
+        steps.suspend(job, running, Purpose.TIME)
+    elif target is None or running.preempt:
         steps.suspend(job, running, Purpose.PREEMPT)
     elif held is not None and (not target.same_gpus(held) or _changes_sides(running, target)):
         if not _trains_meanwhile(world, job, held, target, now):

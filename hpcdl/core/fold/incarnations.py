@@ -37,7 +37,7 @@ from hpcdl.core.model.incarnation import (
     TrainingProgress,
 )
 from hpcdl.core.model.notice import NoticeKind
-from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
+from hpcdl.core.model.transitions import FAILURES, is_interruption
 from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Setback, Verdict, World
 
 DAMAGED_KEPT = 4
@@ -439,8 +439,8 @@ def _interruption_notified(event: ev.IncarnationEnded) -> NoticeKind | None:
         return NoticeKind.DAMAGE
     if event.hold:
         return NoticeKind.POISON
-    lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
-    return NoticeKind.PREEMPTION if lost and event.final is None else None
+    survived = event.final is None and event.cause is not Cause.WALLTIME
+    return NoticeKind.PREEMPTION if survived and is_interruption(event) else None
 
 
 @effect(

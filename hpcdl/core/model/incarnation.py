@@ -40,6 +40,7 @@ class Purpose(StrEnum):
     PREEMPT = "preempt"
     HOLD = "hold"
     STOP = "stop"
+    TIME = "time"
 
     @property
     def words(self) -> str:
@@ -52,6 +53,7 @@ _WORDS = {
     Purpose.PREEMPT: "for other jobs",
     Purpose.HOLD: "by its user",
     Purpose.STOP: "since the daemon stopped",
+    Purpose.TIME: "at its time limit",
 }
 
 

@@ -1,6 +1,7 @@
 """The state of a job, read off its incarnations, and what their ends are called. Which event leads from which state of
 an incarnation to which is said beside its effect (`core/fold/effect.py`)."""
 
+from hpcdl.core.model.events import IncarnationEnded
 from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose
 from hpcdl.core.model.world import Job, JobState
 
@@ -29,8 +30,12 @@ def state_of(job: Job) -> JobState:
 FAILURES = frozenset({Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.INFRASTRUCTURE, Cause.STALLED})
 """Causes that the poison guard counts. Neither a lost node nor a preemption is the job's doing."""
 
-INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
-"""Causes of ends that a job survives, and that nobody wanted."""
+_INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
 
 UNTRAINED = "it had not begun to train, so there was nothing to save"
 """What is said of an attempt that was suspended while it started."""
+
+
+def is_interruption(ended: IncarnationEnded) -> bool:
+    """Whether an attempt ended as nobody wanted, by no doing of its program."""
+    return ended.cause in _INTERRUPTED and ended.detail != UNTRAINED

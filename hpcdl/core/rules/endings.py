@@ -136,17 +136,18 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     detail = _how(worst)
     if asked and asked <= {"suspend", "absence"} and in_end and culprit is None and _has_saved_it(job):
         return Cause.SUSPENDED, f"{CUT_OFF}: {detail}"
+    unsaved = Cause.WALLTIME if job.out_of_time else Cause.PREEMPTED
     if asked and asked <= {"suspend", "absence"} and _untrained(job, incarnation):
-        return Cause.PREEMPTED, UNTRAINED
+        return unsaved, UNTRAINED
     if asked and asked <= {"suspend", "absence"} and (saved := _kept_by_itself(job, parts)):
         return Cause.SUSPENDED, f"{saved}, {detail}"
     if asked and culprit is None and job.spec.resumes:
         seen = next((f", the newest is {part.older}" for part in parts if part.older), "")
-        return Cause.PREEMPTED, f"nothing new at {job.spec.resumes} since it was asked{seen}, {detail}"
+        return unsaved, f"nothing new at {job.spec.resumes} since it was asked{seen}, {detail}"
     if asked and culprit is None and has_own_handler(job):
-        return Cause.PREEMPTED, f"hpcdl saw no checkpoint of its program, {detail}"
+        return unsaved, f"hpcdl saw no checkpoint of its program, {detail}"
     if asked and culprit is None:
-        return Cause.PREEMPTED, f"no checkpoint within the grace period, {detail}"
+        return unsaved, f"no checkpoint within the grace period, {detail}"
     if killed_from_outside(worst):
         return Cause.INFRASTRUCTURE, f"killed from outside{_at_end(in_end)}, {detail}"
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
@@ -193,9 +194,12 @@ def _finished(part: Part) -> bool:
 
 
 def _untrained(job: Job, incarnation: Incarnation) -> bool:
-    """Whether it is one of those that say when they begin to train, and had not said it."""
+    """Whether it is one of those that say when they begin to train, and had not said it; or was asked to go before its
+    processes ran."""
     says = job.spec.signal == "hpcdl" and (incarnation.attached or job.can_suspend)
-    return says and incarnation.training_start is None and incarnation.checkpoint is None
+    stop, started_at = incarnation.stop, incarnation.started_at
+    early = stop is not None and (started_at is None or stop.at <= started_at)
+    return (says or early) and incarnation.training_start is None and incarnation.checkpoint is None
 
 
 def _culprit(parts: Iterable[Part]) -> Part | None:

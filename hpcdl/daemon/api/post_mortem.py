@@ -25,7 +25,6 @@ _NEXT = {
     Cause.INFRASTRUCTURE: "that was not the job's doing: hpcdl retry {id} runs it again",
     Cause.NODE_LOST: "that was not the job's doing: hpcdl retry {id} runs it again",
     Cause.PREEMPTED: "hpcdl retry {id} runs it again",
-    Cause.WALLTIME: "hpcdl retry {id} runs it again",
 }
 _LIMITED = "hpcdl submit --like {id} --mem SIZE runs it again with more memory"
 _LASTING = "hpcdl logs {id} shows what it printed; once the reason is mended, hpcdl retry {id} runs it again"

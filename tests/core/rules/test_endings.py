@@ -14,6 +14,7 @@ from hpcdl.core.model.incarnation import (
     IncarnationState,
     Part,
     Placement,
+    Purpose,
     Share,
     StopRequest,
     TrainingStart,
@@ -35,6 +36,12 @@ def incarnation(*parts: Part, ending: Cause | None = None, **more: object) -> In
     stop = None if ending is None else StopRequest(1.0, cause=ending)
     known = {"attached": True, "placement": PLACED, "stop": stop} | more
     return Incarnation(1, IncarnationState.EXITED, parts, **known)  # type: ignore[arg-type]
+
+
+def asked_to_go(at: float, started_at: float | None) -> Incarnation:
+    """Suspended before its trainer attached."""
+    stop = StopRequest(at, purpose=Purpose.HOLD)
+    return incarnation(part(signal="SIGTERM", ended_by="suspend"), attached=False, stop=stop, started_at=started_at)
 
 
 def part(**how: object) -> Part:
@@ -124,6 +131,9 @@ def test_causes(inc: Incarnation, cause: Cause) -> None:
         (incarnation(part(code=143, ended_by="absence")), True),
         (incarnation(part(signal="SIGTERM", ended_by="suspend"), training_start=TrainingStart(5.0, 1.0)), False),
         (incarnation(part(signal="SIGTERM", ended_by="suspend"), attached=False), False),
+        (asked_to_go(4.0, started_at=None), True),
+        (asked_to_go(4.0, started_at=5.0), True),
+        (asked_to_go(6.0, started_at=5.0), False),
         (incarnation(part(signal="SIGTERM", ended_by="suspend"), checkpoint=DurableCheckpoint(44)), False),
     ],
 )

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.world import JobState
 from hpcdl.core.rules.time_limits import ran_s
 from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Conduct
 
 SPEC = JobSpec(("train",), "j", steps=100_000, profile="plain", time_s=100.0)
 
@@ -25,6 +27,11 @@ def kinds(model: Cluster, kind: type[ev.Event]) -> int:
     return sum(isinstance(record.event, kind) for record in model.journal.records)
 
 
+def purposes(model: Cluster) -> list[Purpose]:
+    events = (record.event for record in model.journal.records)
+    return [event.purpose for event in events if isinstance(event, ev.SuspendRequested)]
+
+
 def test_it_saves_and_has_failed_and_its_user_may_go_on() -> None:
     model = running()
     began = model.job(1).running.holds_since
@@ -38,6 +45,7 @@ def test_it_saves_and_has_failed_and_its_user_may_go_on() -> None:
         "much again"
     )
     assert kinds(model, ev.TimeLimitReached) == 1
+    assert purposes(model) == [Purpose.TIME]
     assert 100.0 <= job.ran_s <= model.now - began
     model.send(cmd.Retry(1))
     assert (model.job(1).ran_s, model.job(1).out_of_time) == (0.0, False)
@@ -77,3 +85,12 @@ def test_one_that_cannot_save_ends_at_the_end_of_its_grace_period() -> None:
     model.run_until(lambda: model.job(1).finished)
     assert model.job(1).outcome is JobState.FAILED
     assert "its time is over" in model.job(1).last.detail
+
+
+def test_one_that_does_not_save_within_its_grace_period_was_not_preempted() -> None:
+    model = running(replace(SPEC, notify=("mailto:jo@example.org",)))
+    model.conduct[1] = Conduct(never_answers=True)
+    model.run_until(lambda: model.job(1).finished)
+    ended = [each.event for each in model.journal.records if isinstance(each.event, ev.IncarnationEnded)]
+    assert [event.cause for event in ended] == [Cause.WALLTIME]
+    assert [notice.what for notice in model.world.notices.values()] == [NoticeKind.FAILURE]
