@@ -104,6 +104,7 @@ class Client:
         self.home = home
         self._answer_s = answer_s
         self.patience_s = patience_s
+        self.as_of: float | None = None  # when the last event was recorded, of answers that are not the daemon's
         self._note = note
         self._connection: HttpConnection | None = None
         self._access: AccessFile | None = None

@@ -21,7 +21,7 @@ from hpcdl.cli.job_row import (
     submitted_name,
     tags_text,
 )
-from hpcdl.cli.output import Column, Row, value_column
+from hpcdl.cli.output import AS_OF, Column, Row, value_column
 from hpcdl.core.model.units import count, meant, ranges, seconds_text, short_seconds_text
 from hpcdl.daemon.clock import WallClock
 
@@ -153,11 +153,17 @@ def _state_text(row: Row) -> str:
     return f"{row['jobs']} {row['state']}" if row.get("jobs") else str(row.get("state", ""))
 
 
+def now_told() -> float:
+    """When what is printed is true, in seconds since the epoch: now, or where no daemon answers, as of the ledger."""
+    ctx = click.get_current_context(silent=True)
+    return (ctx.meta.get(AS_OF) if ctx is not None else None) or WallClock(0.0).now()
+
+
 def _elapsed_s(row: Row) -> float | None:
-    """The seconds since its first start, up to its end."""
+    """The seconds since its first start, up to its end, or to when the answer is true."""
     start = row.get("started_at")
     end = row.get("finished_at")
-    return None if start is None else max(0.0, (_CLOCK.now() if end is None else end) - start)
+    return None if start is None else max(0.0, (now_told() if end is None else end) - start)
 
 
 def _elapsed_text(row: Row) -> str:
@@ -177,7 +183,6 @@ def sweep_text(row: Row) -> str:
 
 
 _LONGEST_PROGRESS = 11
-_CLOCK = WallClock(0.0)
 
 
 def _nodes(row: Row) -> list[str] | None:

@@ -5,6 +5,7 @@ Imported by nearly every command, so it imports little.
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import click
@@ -37,9 +38,10 @@ def connect(ctx: click.Context, patience_s: float = PATIENCE_S, *, reading: bool
     `reading`: where no daemon answers, GETs are answered from its ledger, if that can be said to be at rest.
     """
     if reading:
-        from hpcdl.cli.offline import LedgerClient
+        from hpcdl.cli.offline import LedgerClient, tell_as_of
 
-        return ctx.with_resource(LedgerClient(ctx, patience_s))
+        home, tell = ctx.find_root().obj, partial(tell_as_of, ctx)
+        return ctx.with_resource(LedgerClient(home, patience_s=patience_s, note=say, tell=tell))
     return ctx.with_resource(Client(ctx.find_root().obj, patience_s=patience_s, note=say))
 
 

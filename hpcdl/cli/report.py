@@ -16,7 +16,6 @@ from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.job_selection import Selection, selects
 from hpcdl.cli.offline import ledger_at_rest, tell_as_of
 from hpcdl.cli.output import (
-    AS_OF,
     Column,
     Output,
     cells_of,
@@ -85,7 +84,7 @@ def report(
     missing = [job for job in jobs if job not in known]
     if missing:
         raise click.ClickException(f"there is no job {missing[0]}: hpcdl ls --all lists them")
-    if not live and AS_OF not in ctx.meta:
+    if not live:
         tell_as_of(ctx, now)
     end = now if until is None or until > now else until
 

@@ -9,8 +9,10 @@ import os
 import re
 import threading
 import warnings
+from pathlib import Path
 
-from hpcdl.client import Client
+from hpcdl.cli.offline import LedgerClient, LedgerReader, as_of_text
+from hpcdl.client import PATIENCE_S, Client
 from hpcdl.wire.http_client import HttpConnection
 
 WAIT_S = 5.0
@@ -40,6 +42,19 @@ class ThreadClient(Client):
             with _gate:
                 _connecting.discard(thread)
                 _gate.notify_all()
+
+
+class ReadingClient(ThreadClient, LedgerClient):
+    """The same, which answers from the ledger where no daemon runs, and warns then of when that was."""
+
+    def __init__(self, home: Path, patience_s: float = PATIENCE_S) -> None:
+        # A reader with a thread of its own: here an event loop may run.
+        super().__init__(home, patience_s=patience_s, tell=self._warn, reader=LedgerReader(home, shared=True))
+        self._owns_reader = True
+
+    def _warn(self, at: float) -> None:
+        if at:
+            warnings.warn(as_of_text(self.home, at), stacklevel=2)
 
 
 def _before_fork() -> None:

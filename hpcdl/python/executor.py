@@ -19,7 +19,7 @@ from hpcdl.client import FOLLOW_S, ApiError, Client, path_with
 from hpcdl.python.connection import THREAD, ThreadClient
 from hpcdl.python.handle import Job
 from hpcdl.python.options import Options, check
-from hpcdl.python.submission import Case, call_cases, submit
+from hpcdl.python.submission import Case, call_cases, call_now
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Executor(futures.Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> JobFuture[T]:
         """Queue a call; all arguments are the function's. Raises as `hpcdl.submit`, RuntimeError after a shutdown."""
         self._check()
-        return self._future(submit(fn, *args, args=kwargs, options=self._options))
+        return self._future(call_now(fn, args, kwargs, self._options))
 
     def map(
         self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
@@ -85,7 +85,7 @@ class Executor(futures.Executor):
         self._check()
         end = None if timeout is None else time.monotonic() + timeout
         cases: list[Case] = [(each, {}) for each in zip(*iterables, strict=False)]
-        found = [self._future(each) for each in call_cases(fn, cases, {}, self._options)] if cases else []
+        found = [self._future(each) for each in call_cases(fn, cases, {}, self._options, spool=False)] if cases else []
         return (each.result(None if end is None else max(0.0, end - time.monotonic())) for each in found)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

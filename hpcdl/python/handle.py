@@ -9,13 +9,14 @@ import time
 import warnings
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hpcdl.cli.logs import log_files
-from hpcdl.client import FOLLOW_S, Client, path_with
+from hpcdl.client import FOLLOW_S, START, Client, DaemonAway, path_with
 from hpcdl.python.call import RUNNER
-from hpcdl.python.connection import ThreadClient
+from hpcdl.python.connection import ReadingClient, ThreadClient
 from hpcdl.trainer.call import LARGEST
 from hpcdl.wire.private_files import NotPrivate, read_private
 
@@ -58,21 +59,54 @@ class ResultError(JobError):
     """The job is DONE, and what its function returned cannot be had."""
 
 
-class Job(Generic[T_co]):
-    """A job of the daemon whose folder is `home`. `await job` is its result."""
+class SpooledSubmit:
+    """A submit in the spool, repeated to learn the ids of its jobs: by its request id no job is a second one."""
 
-    def __init__(self, number: int, home: Path) -> None:
-        self.id = number
+    def __init__(self, home: Path, body: dict[str, Any]) -> None:
+        """`body`: of `POST /v1/jobs`."""
+        self._home = home
+        self._body = body
+        self._ids: list[int] = []
+
+    def ids(self) -> list[int]:
+        """Of its jobs, in order. Raises DaemonAway while no daemon runs, ApiError where one refuses it."""
+        if not self._ids:
+            with ThreadClient(self._home, patience_s=FOLLOW_S) as client:
+                self._ids = [row["id"] for row in client.request("POST", "/v1/jobs", self._body)["jobs"]]
+        return self._ids
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledJob:
+    """A job of a spooled submit, by its place in it."""
+
+    submit: SpooledSubmit
+    place: int
+
+
+class Job(Generic[T_co]):
+    """A job of the daemon whose folder is `home`. `await job` is its result.
+
+    Of a submit that was spooled the id is known once a daemon runs: before, what asks for it raises DaemonAway.
+    """
+
+    def __init__(self, number: int | SpooledJob, home: Path) -> None:
+        self._number = number
         self.home = home
 
+    @property
+    def id(self) -> int:
+        """Its number."""
+        return self._number if isinstance(self._number, int) else self._number.submit.ids()[self._number.place]
+
     def __repr__(self) -> str:
-        return f"<hpcdl.Job {self.id}>"
+        return f"<hpcdl.Job {self._number if isinstance(self._number, int) else 'in the spool'}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and (other.id, other.home) == (self.id, self.home)
+        return isinstance(other, Job) and (other._number, other.home) == (self._number, self.home)
 
     def __hash__(self) -> int:
-        return hash((self.id, self.home))
+        return hash((self._number, self.home))
 
     @property
     def info(self) -> dict[str, Any]:
@@ -118,6 +152,8 @@ class Job(Generic[T_co]):
                     warnings.warn(f"job {self.id} is {row['reason']}", stacklevel=2)
                 if answer["done"]:
                     return state
+                if client.as_of is not None:
+                    raise DaemonAway(f"job {self.id} is {state}, and goes on once a daemon runs: {START}")
                 if end is not None and time.monotonic() >= end:
                     raise TimeoutError(f"job {self.id} is {state} after {timeout:g} s")
 
@@ -187,7 +223,7 @@ class Job(Generic[T_co]):
         return asyncio.wrap_future(found).__await__()
 
     def _client(self) -> Client:
-        return ThreadClient(self.home, patience_s=FOLLOW_S)
+        return ReadingClient(self.home, patience_s=FOLLOW_S)
 
 
 def _call_of(command: Sequence[str]) -> Path | None:

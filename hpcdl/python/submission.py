@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from hpcdl.cli.submit.job import JobRequest
+from hpcdl.cli.submit.send import send
 from hpcdl.client import ApiError, path_with
 from hpcdl.core.model.arrays import literal
 from hpcdl.core.model.units import meant
 from hpcdl.python import options as job_options
 from hpcdl.python.call import FunctionCall, SubmitError, function_call, text_of
-from hpcdl.python.connection import ThreadClient
-from hpcdl.python.handle import Job
+from hpcdl.python.connection import ReadingClient, ThreadClient
+from hpcdl.python.handle import Job, SpooledJob, SpooledSubmit
 from hpcdl.python.options import Options
 from hpcdl.trainer.call import IMPORTS
 from hpcdl.wire.private_files import NotPrivate
+from hpcdl.wire.spool import SpoolError
 
 T = TypeVar("T")
 Case = tuple[Sequence[Any], Mapping[str, Any]]
@@ -113,7 +115,7 @@ def map(
         cases: list[Case] = [((), each) for each in _arguments(sweep)]
         for _, case in cases:
             _check(what, (), {**theirs, **case})
-        return call_cases(what, cases, theirs, mine)
+        return call_cases(what, cases, theirs, mine, spool=True)
     if twice := sorted(values.keys() & theirs.keys()):
         raise SubmitError(f"{twice[0]} is in the sweep, and an argument of all its jobs: leave one of them out")
     for combination in product(*(found[:1] for found in values.values())):
@@ -140,12 +142,26 @@ def _arguments(sweep: Any) -> list[dict[str, Any]]:
 
 
 def call_cases(
-    function: Callable[..., Any], cases: Sequence[Case], keywords: Mapping[str, Any], options: Mapping[str, Any]
+    function: Callable[..., Any],
+    cases: Sequence[Case],
+    keywords: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    spool: bool,
 ) -> list[Job[Any]]:
-    """An array of calls with these arguments, and `keywords` for all. Raises as `submit`."""
+    """An array of calls with these arguments, and `keywords` for all. `spool`: see `send`. Raises as `submit`."""
     if not cases:
         raise SubmitError("there is nothing to map over: the sweep is empty")
-    return _call(replace(function_call(function, (), keywords), cases=cases), options)
+    return _call(replace(function_call(function, (), keywords), cases=cases), options, spool=spool)
+
+
+def call_now(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], options: Mapping[str, Any]
+) -> Job[Any]:
+    """One call with these arguments, of a daemon that runs. Raises as `submit`."""
+    call = function_call(function, args, keywords)
+    _check(function, args, keywords)
+    return _call(call, options, spool=False)[0]
 
 
 def job(number: int) -> Job[Any]:
@@ -162,7 +178,7 @@ def jobs(
     `name`, `tag`: patterns (`train*`)."""
     home = job_options.home()
     query = path_with("/v1/jobs", all=1 if all else None, state=state, name=name, tag=tag, fields="id")
-    with ThreadClient(home) as client:
+    with ReadingClient(home) as client:
         return [Job(row["id"], home) for row in client.get(query)["jobs"]]
 
 
@@ -233,7 +249,7 @@ def _by_text(values: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _call(call: FunctionCall, options: Mapping[str, Any]) -> list[Job[Any]]:
+def _call(call: FunctionCall, options: Mapping[str, Any], *, spool: bool = True) -> list[Job[Any]]:
     """Submit a call, an array of them where it has cases or a sweep."""
     given = dict(options)
     here = "python3" if given.get("container") else sys.executable
@@ -253,7 +269,7 @@ def _call(call: FunctionCall, options: Mapping[str, Any]) -> list[Job[Any]]:
         members = {each: list(texts) for each, texts in call.sweep.items()} or len(call.cases)
         words += ["{index}"] if call.cases else []
     found = job_options.job_request(home, words, {**given, "name": name}, members)
-    return _send(home, found, call, folder)
+    return _send(home, found, call, folder, spool=spool)
 
 
 def _command(
@@ -276,23 +292,34 @@ def _command(
 
 
 def _send(
-    home: Path, found: JobRequest, call: FunctionCall | None = None, folder: Path | None = None
+    home: Path, found: JobRequest, call: FunctionCall | None = None, folder: Path | None = None, *, spool: bool = True
 ) -> list[Job[Any]]:
-    """Submit the job, and its call in the folder; the jobs that come of it."""
+    """Submit the job, and its call in the folder; the jobs that come of it. `spool`: see `send`."""
     body = {"request_id": os.urandom(16).hex(), "jobs": [job_options.entry(found)]}
     with ThreadClient(home) as client:
         if call is not None and folder is not None:
-            client.get("/v1/config")  # without a daemon nothing is kept
+            if not spool:
+                client.get("/v1/config")  # without a daemon nothing is kept
             try:
                 call.keep(folder)
             except (OSError, NotPrivate) as error:
                 raise SubmitError(f"the call cannot be kept in {home}: {error}") from None
         try:
-            rows = client.request("POST", "/v1/jobs", body)["jobs"]
-        except ApiError:
+            answer = send(client, body, number=found.size, spool=spool, note=_warn)
+        except (ApiError, SpoolError, NotPrivate, OSError) as error:
             if folder is not None:  # after any other error the job may be there
                 shutil.rmtree(folder, ignore_errors=True)
-            raise
+            if isinstance(error, ApiError):
+                raise
+            raise SubmitError(f"no daemon runs, and the submit cannot be spooled: {error}") from None
+    rows = answer["jobs"]
     for doubt in dict.fromkeys((*found.doubts(), *(each for row in rows for each in row.get("warnings", ())))):
-        warnings.warn(doubt, stacklevel=4)
+        _warn(doubt)
+    if "spooled" in answer:
+        spooled = SpooledSubmit(home, body)
+        return [Job(SpooledJob(spooled, place), home) for place in range(found.size)]
     return [Job(row["id"], home) for row in rows]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=5)

@@ -21,6 +21,7 @@ from hpcdl.cli.job_row import moment_text
 from hpcdl.client import START
 from hpcdl.config.settings import Config
 from hpcdl.core.model.events import DaemonStarted, DaemonStopping, NodeSilent
+from hpcdl.core.model.units import short_seconds_text
 from hpcdl.daemon.api import overview
 from hpcdl.daemon.api.profiles import ProfileNames, read_known
 from hpcdl.daemon.daemon import open_ledger
@@ -152,6 +153,15 @@ def test_waiting_for_what_is_over_needs_no_daemon(home: Path, hpcdl: Run) -> Non
         assert (found.code, found.out) == (1, "")
         assert found.err.endswith(f"hpcdl: job {queued} is QUEUED, and goes on once a daemon runs\n")
     assert hpcdl("wait", 9999).err == "hpcdl: there is no job 9999: hpcdl ls --all lists them\n"
+
+
+def test_time_stands_still(home: Path, hpcdl: Run) -> None:
+    answer = hpcdl("ls", "--json").value
+    since = {row["id"]: row["started_at"] for row in answer["jobs"] if row["started_at"] is not None}
+    shown = dict(line.split() for line in hpcdl("ls", "--columns", "id,elapsed").out.splitlines()[1:])
+    assert since
+    for job, started_at in since.items():
+        assert shown[str(job)] == short_seconds_text(answer["as_of"] - started_at)
 
 
 def test_top_without_a_daemon_names_no_process(home: Path, hpcdl: Run) -> None:

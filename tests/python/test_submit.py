@@ -1,5 +1,6 @@
 """`hpcdl.submit`, `map`, `job` and `jobs` before a daemon that is only its API."""
 
+import asyncio
 import json
 import os
 import re
@@ -19,8 +20,12 @@ from hpcdl.python import options
 from hpcdl.python.executor import follow
 from hpcdl.trainer.call import IMPORTS
 from tests.cli.fake import FakeDaemon, row
+from tests.ledger.test_recorded_home import home as recorded_home
 from tests.support.activation import activate
 from tests.support.waiting import until
+
+recorded = recorded_home
+"""A home of an earlier version, with jobs in every state."""
 
 ROOT = Path(__file__).parents[2]
 SUBMIT: Any = hpcdl.submit  # which a type checker lets one call wrongly
@@ -208,10 +213,53 @@ def test_a_refused_submit_leaves_no_call(fake: FakeDaemon) -> None:
 
 def test_without_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCDL_HOME", str(tmp_path / "home"))
-    for ask in (hpcdl.jobs, lambda: hpcdl.submit(["true"]), lambda: hpcdl.submit(train, 1)):
-        with pytest.raises(hpcdl.DaemonAway, match="start one with: hpcdl daemon start"):
-            ask()
+    with hpcdl.Executor() as pool:
+        for ask in (hpcdl.jobs, lambda: hpcdl.job(1), lambda: pool.submit(train, 1), lambda: pool.map(train, [1])):
+            with pytest.raises(hpcdl.DaemonAway, match="start one with: hpcdl daemon start"):
+                ask()
     assert not (tmp_path / "home").exists()
+
+
+def test_without_a_daemon_a_submit_is_spooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HPCDL_HOME", str(home))
+    with pytest.warns(UserWarning, match="1 job spooled as .*, which the next daemon of .* takes in"):
+        job = hpcdl.submit(train, 1)
+    with pytest.warns(UserWarning, match="2 jobs spooled as"):
+        pair = hpcdl.map(train, {"lr": [1, 2]})
+    assert len({job, *pair}) == 3
+    assert repr(job) == "<hpcdl.Job in the spool>"
+    with pytest.raises(hpcdl.DaemonAway, match="start one with: hpcdl daemon start"):
+        _ = job.state
+    fake = FakeDaemon(home).start()
+    try:
+        assert [each.id for each in (job, *pair)] == [1, 2, 3]
+        assert (job.state, repr(pair[1])) == ("QUEUED", "<hpcdl.Job in the spool>")
+        assert call_of(fake)["name"] == "train"
+        sent = [body["request_id"] for method, path, body in fake.requests if (method, path) == ("POST", "/v1/jobs")]
+        assert {f"{each}.json" for each in sent} == {path.name for path in (home / "spool").iterdir()}
+    finally:
+        fake.close()
+
+
+def test_without_a_daemon_the_ledger_is_read(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    (recorded / "lease.3").unlink()  # its daemon gave it back
+    (recorded / "access.json").unlink()
+    monkeypatch.setenv("HPCDL_HOME", str(recorded))
+    done, queued = hpcdl.jobs(all=True, state="DONE")[0], hpcdl.jobs(state="QUEUED")[0]
+    assert re.fullmatch(r"as of .*, no daemon: start one with: hpcdl daemon start.*", str(recwarn.pop().message))
+    assert (done.wait(), hpcdl.job(done.id).state, hpcdl.job(queued.id).state) == ("DONE", "DONE", "QUEUED")
+    with pytest.raises(hpcdl.DaemonAway, match=rf"job {queued.id} is QUEUED, and goes on once a daemon runs"):
+        queued.wait()
+    with pytest.raises(hpcdl.ApiError, match="there is no job 9999"):
+        _ = hpcdl.job(9999)
+
+    async def in_a_notebook() -> str:
+        return done.state
+
+    assert asyncio.run(in_a_notebook()) == "DONE"
 
 
 def test_doubts_are_warnings(fake: FakeDaemon) -> None:

@@ -3,7 +3,7 @@
 A repeated submit carries the same request id, so it is never a second job.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,13 @@ from hpcdl.wire.spool import put
 Answer = dict[str, Any]
 
 
-def send(client: Client, body: dict[str, Any], *, number: int, spool: bool) -> Answer:
-    """The daemon's answer; without a daemon `{"jobs": [], "spooled": ...}`, and a line on stderr that says so.
+def send(
+    client: Client, body: dict[str, Any], *, number: int, spool: bool, note: Callable[[str], None] = say
+) -> Answer:
+    """The daemon's answer; without a daemon `{"jobs": [], "spooled": ...}`, and a line of `note` that says so.
 
-    `body`: of `POST /v1/jobs`, with `number` jobs. Raises ClientError, SpoolError, NotPrivate and OSError.
+    `body`: of `POST /v1/jobs`, with `number` jobs. `spool`: where no daemon answers, keep it for the next one. Raises
+    ClientError, SpoolError, NotPrivate and OSError.
     """
     try:
         return client.request("POST", "/v1/jobs", body)
@@ -33,7 +36,7 @@ def send(client: Client, body: dict[str, Any], *, number: int, spool: bool) -> A
     home: Path = client.home
     request_id: str = body["request_id"]
     path = put(home, request_id, body["jobs"], strict=bool(body.get("strict")))
-    say(
+    note(
         f"{why}: {count(number, 'job')} spooled as {path}, which the next daemon of {home} takes in "
         "(hpcdl daemon start)"
     )

@@ -3,12 +3,14 @@
 import os
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import click
 
+from hpcdl.cli.offline import LedgerClient, LedgerReader
 from hpcdl.cli.output import escape
 from hpcdl.cli.params import user_name
 from hpcdl.client import Client
@@ -61,10 +63,12 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
         print("the link was used; one for another browser:")
         print_link()
 
-    def connect() -> Client:
-        return Client(home, patience_s=0.0, answer_s=ANSWER_S)
-
     with ExitStack() as stack:
+        reader = stack.enter_context(closing(LedgerReader(home, shared=True)))
+
+        def connect(answer_s: float = ANSWER_S) -> Client:
+            return LedgerClient(home, patience_s=0.0, answer_s=answer_s, reader=reader)
+
         guard = Guard(application(Pages(connect, home)), sessions, secure=port is not None, on_opened=opened)
         if port is None:
             path = (home / "web.sock" if path is None else path).absolute()
@@ -86,9 +90,9 @@ def web(ctx: click.Context, path: Path | None, port: int | None) -> None:
                 f"  {fingerprint}",
             ]
 
-        trouble = Pages(lambda: Client(home, patience_s=0.0, answer_s=START_S), home).trouble()
+        trouble = Pages(partial(connect, START_S), home).trouble()
         if trouble:
-            told.append(f"the pages are empty until a daemon answers: {trouble}")
+            told.append(trouble)
 
         def started() -> None:
             print("\n".join(map(escape, told)))

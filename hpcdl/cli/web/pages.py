@@ -18,7 +18,7 @@ from typing import Any
 from hpcdl.cli.logs import STDERR, STDOUT, LogFile, log_files
 from hpcdl.cli.params import local_time
 from hpcdl.cli.web.job_log import LogChoice, LogPiece, read_log, streams_apart
-from hpcdl.client import ApiError, Client, ClientError, path_with
+from hpcdl.client import START, ApiError, Client, ClientError, path_with
 from hpcdl.daemon.clock import WallClock
 from hpcdl.report.history import History
 from hpcdl.report.html import html, links_html, note
@@ -58,11 +58,13 @@ class NoPage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Overview:
-    """The last overview, {} where there was none, and the events behind it. `note`: why it is old, or ""."""
+    """The last overview, {} where there was none, and the events behind it. `note`: why it is old, or "". `trouble`:
+    why nothing can be asked, or ""."""
 
     answer: Row = field(default_factory=dict)
     recent: Recent = field(default_factory=lambda: Recent(BACK_S))
     note: str = ""
+    trouble: str = ""
 
 
 class _Visit:
@@ -74,7 +76,7 @@ class _Visit:
         self.answer, self.recent = last.answer, last.recent
         self.shown = PageState(every, local_time, last.note, served=True)
         self._client = client
-        self._trouble = last.note
+        self._trouble = last.trouble
 
     def ask(self, path: str, otherwise: str = "") -> tuple[Row, str]:
         """An answer, and "", or {} and why there is none. Raises NoPage(`otherwise`) where it is not there."""
@@ -103,9 +105,10 @@ class Pages:
         self._last = _Overview()
 
     def trouble(self) -> str:
-        """Why the daemon does not answer; "" where it does."""
+        """Why the daemon does not answer, and what the pages show then; "" where it does."""
         with self._visit() as visit:
-            return visit.shown.note
+            shows = "how it was last" if visit.answer else "nothing until a daemon answers"
+            return visit.shown.note and f"{visit.shown.note}; the pages show {shows}"
 
     def overview(self) -> str:
         """What goes on now."""
@@ -221,7 +224,7 @@ class Pages:
                     self._asking.release()
                 last = self._last
             else:
-                last = replace(self._last, note=self._last.note or "The daemon has not answered yet.")
+                last = _old(self._last, self._last.note or "The daemon has not answered yet.")
             yield _Visit(client, last)
 
     def _ask_overview(self, client: Client) -> _Overview:
@@ -230,10 +233,10 @@ class Pages:
             answer = client.get(path_with("/v1/overview", after=recent.after))
             recent.take(answer)
         except ClientError as error:
-            return replace(self._last, note=_words(error))
+            return _old(self._last, _words(error))
         except (KeyError, TypeError, ValueError, AttributeError):
-            return replace(self._last, note="The daemon's answer is not of this form: use the daemon's hpcdl.")
-        return _Overview(answer, recent)
+            return _old(self._last, "The daemon's answer is not of this form: use the daemon's hpcdl.")
+        return _Overview(answer, recent, "" if client.as_of is None else f"No daemon runs: {START}")
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -330,6 +333,10 @@ def _holder(row: Row, names: Mapping[int, str], shown: PageState) -> str:
         f"{marked(job, shown.hrefs.job_link(job, str(job)))} {breakable(names.get(job, ''))}" for job in held if job
     ]
     return "<br/>".join(told) or "–"
+
+
+def _old(last: _Overview, trouble: str) -> _Overview:
+    return replace(last, note=trouble, trouble=trouble)
 
 
 def _words(error: ClientError) -> str:

@@ -19,8 +19,12 @@ from hpcdl.cli.web.server import CONNECTIONS
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
 from tests.cli.web.site import SOON_S, Site, Visitor, host_of, site, tell, two_jobs
+from tests.ledger.test_recorded_home import home as recorded_home
 from tests.security.stranger import UID, WHY_NOT, as_uid, held_by
 from tests.support.ports import free_port
+
+recorded = recorded_home
+"""A home of an earlier version, with jobs in every state."""
 
 ROUTES = ("/", "/jobs", "/job/1", "/job/1/log", "/node/n1", "/timeline", "/nothing", "/open/", "/open/x")
 
@@ -294,7 +298,7 @@ def test_without_a_daemon_it_says_so_and_recovers(tmp_path: Path) -> None:
         link = found.next_link()
         assert found.socket is not None
         known = Visitor(found.socket, host_of(link))
-        assert re.search(rb"until a daemon answers: .*hpcdl daemon start.*\n", found.printed)
+        assert re.search(rb"hpcdl daemon start; the pages show nothing until a daemon answers\n", found.printed)
         known.open(link)
         assert "hpcdl daemon start" in known.get("/").text
         fake = FakeDaemon(home)
@@ -315,6 +319,23 @@ def test_without_a_daemon_it_says_so_and_recovers(tmp_path: Path) -> None:
         found.process.terminate()
         assert found.process.wait(SOON_S) == 128 + 15
     assert not (home / "web.sock").exists()
+
+
+def test_without_a_daemon_it_serves_the_ledger(recorded: Path) -> None:
+    (recorded / "lease.3").unlink()  # its daemon gave it back
+    (recorded / "access.json").unlink()
+    with site(recorded) as found:
+        link = found.next_link()
+        assert found.socket is not None
+        known = Visitor(found.socket, host_of(link))
+        assert re.search(rb"hpcdl daemon start; the pages show how it was last\n", found.printed)
+        known.open(link)
+        for page, words in (("/", "QUEUED"), ("/jobs", "FAILED"), ("/job/4", "Where it stands"), ("/timeline", "")):
+            text = known.get(page).text
+            assert "No daemon runs: start one with: hpcdl daemon start" in text, page
+            assert words in text, page
+        found.process.terminate()
+        assert found.process.wait(SOON_S) == 128 + 15
 
 
 def test_on_loopback_there_is_tls(fake: FakeDaemon) -> None:
