@@ -3,6 +3,7 @@
 The daemon sends them; here they are listed, tried again or dropped.
 """
 
+import os
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +45,11 @@ _COLUMNS = (
 @click.command()
 @click.option("--retry", is_flag=True, help="Try again now what failed, and what was given up.")
 @click.option("--drop", type=int, metavar="ID", help="Do not send this one any more.")
-@click.option("--test", metavar="DEST", help="Deliver a test notification there now, and say what came of it.")
+@click.option(
+    "--test",
+    metavar="DEST",
+    help="Deliver a test notification there now, as of a job of this folder, and say what came of it.",
+)
 @outputs
 def notifications(ctx: click.Context, retry: bool, drop: int | None, test: str | None, output: Output) -> None:
     """List the notifications that were not delivered yet, and those that were given up.
@@ -58,12 +63,13 @@ def notifications(ctx: click.Context, retry: bool, drop: int | None, test: str |
     client = connect(ctx, reading=True)
     answer: dict[str, Any]
     if test is not None:
-        answer = client.request("POST", "/v1/notices/test", {"destination": test}, wait_s=TEST_S)
+        answer = client.request("POST", "/v1/notices/test", {"destination": test, "folder": os.getcwd()}, wait_s=TEST_S)
         if not output.print_data(answer, []):
+            where = f", run in {answer['folder']}" if answer.get("folder") else ""
             if answer["delivered"]:
-                print(f"delivered to {escape(answer['destination'])}")
+                print(escape(f"delivered to {answer['destination']}{where}"))
             else:
-                say(f"not delivered to {answer['destination']}: {answer['why']}")
+                say(f"not delivered to {answer['destination']}{where}: {answer['why']}")
         ctx.exit(0 if answer["delivered"] else 1)
     if retry:
         answer = client.request("POST", "/v1/notices/retry", {})

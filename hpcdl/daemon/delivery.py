@@ -70,6 +70,10 @@ class Ways:
     sender: str | None = None
     smtp_host: str | None = None
 
+    def folder_of(self, letter: "Letter") -> str:
+        """Where a command runs that gets it."""
+        return letter.folder if os.path.isdir(letter.folder) else str(self.folder)
+
 
 @dataclass(frozen=True, slots=True)
 class Letter:
@@ -188,7 +192,7 @@ def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=letter.folder if os.path.isdir(letter.folder) else ways.folder,
+            cwd=ways.folder_of(letter),
             env=environment,
             start_new_session=True,
         )

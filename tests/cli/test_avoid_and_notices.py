@@ -1,6 +1,7 @@
 """`hpcdl avoid` and `hpcdl notices`."""
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -82,10 +83,10 @@ def test_notices(fake: FakeDaemon, hpcdl: Run) -> None:
 
 
 def test_a_destination_is_tested(fake: FakeDaemon, hpcdl: Run) -> None:
-    fake.answers = {"/v1/notices/test": answer(destination="cat …", delivered=True, why="")}
+    fake.answers = {"/v1/notices/test": answer(destination="cat …", delivered=True, why="", folder="/jobs")}
     done = hpcdl("notifications", "--test", "cat >> told")
-    assert (done.code, done.out, done.err) == (0, "delivered to cat …\n", "")
-    assert fake.requests[-1] == ("POST", "/v1/notices/test", {"destination": "cat >> told"})
+    assert (done.code, done.out, done.err) == (0, "delivered to cat …, run in /jobs\n", "")
+    assert fake.requests[-1] == ("POST", "/v1/notices/test", {"destination": "cat >> told", "folder": os.getcwd()})
     fake.answers = {"/v1/notices/test": answer(destination="cat …", delivered=False, why="cat ended with 1")}
     done = hpcdl("notifications", "--test", "cat >> /no/such")
     assert (done.code, done.out, done.err) == (1, "", "hpcdl: not delivered to cat …: cat ended with 1\n")

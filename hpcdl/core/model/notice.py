@@ -98,6 +98,11 @@ def address_of(destination: str) -> str:
     return destination.removeprefix("mailto:")
 
 
+def is_command(destination: str) -> bool:
+    """Whether it is one, and neither an address nor a URL."""
+    return not destination.startswith(("mailto:", "http://", "https://"))
+
+
 def redacted(destination: str) -> str:
     """As much of a destination as anybody may see: no user, password, path or query of a URL, no arguments."""
     if destination.startswith("mailto:"):

@@ -8,7 +8,7 @@ import asyncio
 from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.notice import LONGEST, Notice, NoticeKind, check_destinations, redacted
+from hpcdl.core.model.notice import LONGEST, Notice, NoticeKind, check_destinations, is_command, redacted
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.notices import failing
 from hpcdl.daemon.api.context import ApiContext, route
@@ -43,8 +43,10 @@ async def drop(api: ApiContext, request: Request) -> Json:
 
 @route("POST", "/v1/notices/test")
 async def test(api: ApiContext, request: Request) -> Json:
-    """Delivers a notification that is about nothing, at once and only once; nothing of it is recorded."""
-    destination = text_in(await body_of(request), "destination", LONGEST)
+    """Delivers a notification that is about nothing, at once and only once, as that of a job in `folder`; nothing of it
+    is recorded."""
+    body = await body_of(request)
+    destination, folder = text_in(body, "destination", LONGEST), text_in(body, "folder", LONGEST)
     try:
         check_destinations((destination,))
     except ValueError as error:
@@ -52,12 +54,13 @@ async def test(api: ApiContext, request: Request) -> Json:
     if api.ways is None:
         raise ApiProblem(409, "this daemon delivers no notifications")
     notice = Notice(0, NoticeKind.END, 0, "this test of notifications", "DONE", "", "", api.loop.now(), (destination,))
-    why = ""
+    letter, why = Letter(api.ways.instance, (notice,), folder), ""
     try:
-        await asyncio.to_thread(deliver, destination, Letter(api.ways.instance, (notice,)), api.ways)
+        await asyncio.to_thread(deliver, destination, letter, api.ways)
     except NotDelivered as error:
         why = str(error)
-    return {"destination": redacted(destination), "delivered": not why, "why": why}
+    where = api.ways.folder_of(letter) if is_command(destination) else ""
+    return {"destination": redacted(destination), "delivered": not why, "why": why, "folder": where}
 
 
 def notice_row(world: World, notice: Notice, now: float) -> Json:

@@ -61,8 +61,8 @@ def test_nothing_secret_of_a_destination_is_shown() -> None:
 
 
 def test_a_destination_is_tested_at_once(tmp_path: Path) -> None:
-    def ask(destination: object) -> Any:
-        body = json.dumps({"destination": destination}).encode()
+    def ask(destination: object, folder: str | None = None) -> Any:
+        body = json.dumps({"destination": destination} | ({} if folder is None else {"folder": folder})).encode()
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
@@ -71,11 +71,16 @@ def test_a_destination_is_tested_at_once(tmp_path: Path) -> None:
         api = SimpleNamespace(ways=Ways("d1", tmp_path), loop=SimpleNamespace(now=lambda: 5.0))
         return asyncio.run(notices.test(cast(Any, api), request))
 
-    assert ask(f"cat > {tmp_path}/told") == {"destination": "cat …", "delivered": True, "why": ""}
+    assert ask("cat > told") == {"destination": "cat …", "delivered": True, "why": "", "folder": str(tmp_path)}
     told = json.loads((tmp_path / "told").read_text())
     assert (told["kind"], told["text"]) == ("end", "this test of notifications is DONE")
     refused = ask("echo no secret key >&2; exit 3")
     assert (refused["delivered"], "no secret key" in refused["why"]) == (False, True)
+    assert ask("https://127.0.0.1:1/x")["folder"] == ""
+    (tmp_path / "job").mkdir()
+    assert ask("touch here", str(tmp_path / "job"))["folder"] == str(tmp_path / "job")
+    assert (tmp_path / "job" / "here").exists()
+    assert ask("true", str(tmp_path / "gone"))["folder"] == str(tmp_path), "as where a job's folder is gone"
     for wrong in ("", "mailto:nobody", 7):
         with pytest.raises(ApiProblem):
             ask(wrong)
