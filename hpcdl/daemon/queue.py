@@ -32,7 +32,7 @@ SOON_S = 1.0
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
     """A job's place in the queue, from 1. `starts_at`: None where it cannot be estimated. `by`: of one that
-    was suspended, who has its GPUs now.
+    was suspended, for whom, and who has its GPUs now.
     """
 
     number: int
@@ -193,7 +193,9 @@ def queue_of(world: World, view: View) -> Queue:
         job = world.jobs[start.job]
         held = job.last.placement
         holders = new_holders(world, job, held) if job.suspended and held is not None else []
-        by = f", its own taken by {jobs_text(world, holders, job)}" if holders else ""
+        by = f", suspended for {jobs_text(world, job.suspended_for, job)}" if job.suspended_for else ""
+        if holders and holders != [*job.suspended_for]:
+            by += f", its own taken by {jobs_text(world, holders, job)}"
         starts_at = None if start.in_s is None else view.now + start.in_s
         places[job.id] = QueuePlace(number, starts_at, job.first_start_at is not None, by)
     nodes = [(len(node.gpus), len(view.free.get(node.name, ()))) for node in view.nodes]

@@ -166,6 +166,28 @@ def test_who_has_the_gpus_of_a_job_that_was_preempted_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ((1,), ", suspended for job 1"),
+        ((3,), ", suspended for job 3 (priority 5), its own taken by job 1"),
+    ],
+)
+def test_for_whom_a_job_was_preempted_is_told(others: tuple[int, ...], told: str) -> None:
+    cluster = Cluster("adaptive")
+    assert cluster.submit(gpus_min=4, gpus_max=4) == 1
+    job = cluster.submit(gpus_min=4, gpus_max=4)
+    high = cluster.submit(priority=5, gpus_min=4, gpus_max=4)
+    world = cluster.controller.world
+    place = Placement((Share("n1", (0, 1, 2, 3)),))
+    was = replace(
+        world.jobs[job], suspended=True, last=LastAttempt(placement=place), first_start_at=NOW, suspended_for=others
+    )
+    jobs = {**world.jobs, job: was, high: replace(world.jobs[high], held=True)}
+    found = cluster.queues.look(replace(world, jobs=jobs), NOW).text(was, NOW)
+    assert found.partition(";")[0] == f"waiting for 4 GPUs: all 4 busy{told}"
+
+
 def test_a_job_that_trains_has_no_reason_and_why_has_the_policys() -> None:
     cluster = Cluster("adaptive")
     world = cluster.controller.world

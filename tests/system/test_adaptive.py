@@ -37,3 +37,19 @@ def test_a_waiting_job_takes_gpus_from_one_that_has_many(make_cluster: MakeClust
     cluster.until_done(small)
     assert "SuspendRequested" in cluster.kinds(large)
     assert not [event for event in cluster.events() if event["kind"] == "TroubleSeen"]
+
+
+def test_a_preempted_job_says_for_whom_and_one_that_waits_for_another_says_only_that(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(gpus=1, policy="adaptive", objective="jct").start()
+    low = cluster.submit(steps=100_000)
+    waits = cluster.submit(steps=10, options=("--after", str(low)))
+    cluster.until_step(low, 20)
+    assert "kept until" not in cluster.cli("why", str(waits))
+    held = cluster.submit(steps=10, options=("--hold",))
+    assert "kept until" not in cluster.cli("why", str(held))
+    urgent = cluster.submit("--step-s", "1", steps=1000, options=("--priority", "5"))
+    cluster.until(lambda: "StartRequested" in cluster.kinds(urgent))
+    (asked,) = (event["body"] for event in cluster.events(low) if event["kind"] == "SuspendRequested")
+    assert (asked["purpose"], asked["takers"]) == ("preempt", [urgent])
+    cluster.until(lambda: f"suspended for job {urgent} (priority 5)" in cluster.cli("why", str(low)))
+    cluster.cli("cancel", f"{low},{waits},{held},{urgent}")

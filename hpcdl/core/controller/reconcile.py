@@ -23,7 +23,7 @@ from hpcdl.core.model.events import (
     SuspendRequested,
 )
 from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Role, Share
-from hpcdl.core.model.sharing import grant_refusal, pair_refusal
+from hpcdl.core.model.sharing import grant_refusal, pair_refusal, takers
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import RESTARTED, Job, World, last_number, start_nonce
 
@@ -367,9 +367,9 @@ class Reconciliation:
         if way.wake_at is not None:
             self.wake_at = way.wake_at if self.wake_at is None else min(self.wake_at, way.wake_at)
 
-    def suspend(self, job: Job, incarnation: Incarnation, purpose: Purpose) -> None:
-        """Asks for the handshake on every node of the incarnation."""
-        self.events.append(SuspendRequested(job.id, incarnation.number, purpose, job.spec.grace_s))
+    def suspend(self, job: Job, incarnation: Incarnation, purpose: Purpose, wanted_by: Iterable[int] = ()) -> None:
+        """Asks for the handshake on every node of the incarnation. `wanted_by`: the jobs that are to have its GPUs."""
+        self.events.append(SuspendRequested(job.id, incarnation.number, purpose, job.spec.grace_s, tuple(wanted_by)))
         self._ask("suspend", job, incarnation, job.spec.grace_s)
 
     def end(self, job: Job, incarnation: Incarnation, cause: Cause, grace_s: float, detail: str = "") -> None:
@@ -560,7 +560,7 @@ def _suspend_or_keep(
     elif job.out_of_time:
         steps.suspend(job, running, Purpose.TIME)
     elif target is None or running.preempt:
-        steps.suspend(job, running, Purpose.PREEMPT)
+        steps.suspend(job, running, Purpose.PREEMPT, takers(world, job, running))
     elif held is not None and (not target.same_gpus(held) or _changes_sides(running, target)):
         if not _trains_meanwhile(world, job, held, target, now):
             steps.suspend(job, running, Purpose.RESCALE)

@@ -108,6 +108,7 @@ def _suspend_requested(world: World, event: ev.SuspendRequested, at: float) -> N
     before = incarnation.stop
     stop = StopRequest(at, event.purpose) if before is None else changed(before, at=at, purpose=event.purpose)
     put(world, job, changed(incarnation, stop=stop))
+    world.jobs[job.id] = changed(world.jobs[job.id], suspended_for=event.takers)
 
 
 @effect(ev.EndRequested, during=(GATED, RUNNING, SAVING))

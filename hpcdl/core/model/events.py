@@ -238,6 +238,7 @@ class SuspendRequested(IncarnationEvent, frozen=True):
 
     purpose: Purpose
     grace_s: float
+    takers: tuple[int, ...] = ()  # the jobs that are to have its GPUs, at a preemption
 
 
 class EndRequested(IncarnationEvent, frozen=True):

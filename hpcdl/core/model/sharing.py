@@ -4,6 +4,7 @@ One rule for the fold, for plans, for what grants GPUs and for the agent; it nev
 or stated does not fit. Which jobs share is decided by policies (`sharing.py` of the Controller).
 """
 
+from hpcdl.core.model.incarnation import Incarnation
 from hpcdl.core.model.job import Sharing
 from hpcdl.core.model.units import GpuRef, memory_text
 from hpcdl.core.model.world import Job, World
@@ -79,3 +80,13 @@ def partners_of(world: World, job: Job) -> list[Job]:
     there = world.holders if running is not None and running.is_background else world.backgrounds
     gpus = () if running is None or running.placement is None or not there else running.placement.gpus
     return [world.jobs[number] for number in sorted({there[gpu][0] for gpu in gpus if gpu in there} - {job.id})]
+
+
+def takers(world: World, job: Job, running: Incarnation) -> list[int]:
+    """The jobs that the last plan gave GPUs which this one still holds, ascending."""
+    held = set() if running.placement is None else set(running.placement.gpus)
+    return sorted(
+        number
+        for number, target in world.targets.items()
+        if number != job.id and target.placement is not None and not held.isdisjoint(target.placement.gpus)
+    )

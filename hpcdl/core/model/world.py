@@ -175,6 +175,7 @@ class Job:
     saved_by: int = 0  # the attempt that saved last of those that are over; 0: not known
     setback: Setback | None = None  # the last one; None: each attempt went on from what was saved
     checkpoint_missing: bool = False  # it is held at step 0, though it had saved; released, it may begin there
+    suspended_for: tuple[int, ...] = ()  # jobs that were to have its GPUs when it was asked to suspend last; (): none
 
     @property
     def identity(self) -> str:

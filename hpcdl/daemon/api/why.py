@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from hpcdl.core.controller.view_builder import blocked_why
 from hpcdl.core.model.arrays import members_of
 from hpcdl.core.model.health import Avoided
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Placement, Purpose, Role
 from hpcdl.core.model.pilot import Pilot
-from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, pair_refusal, partners_of
+from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, pair_refusal, partners_of, takers
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, memory_text, seconds_text
 from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, held_text
@@ -48,7 +49,7 @@ def explain(world: World, job: Job, said: Mapping[int, str], now: float, queue: 
         text = planned
     elif queue.text(job, now) and planned and planned not in text:
         details.insert(0, f"policy {world.policy}: {planned}")
-    if job.running is None and not (job.finished or job.held or job.cancelling or job.id in world.targets):
+    if job.running is None and not (job.finished or job.id in world.targets or blocked_why(world, job, now)):
         text += _exempt(world, job, now)
     return Explanation(text, tuple(details))
 
@@ -141,8 +142,8 @@ def _saving(world: World, job: Job, running: Incarnation, planned: str, queue: Q
     """Why a job saves its checkpoint and gives its GPUs back, for whom, and when it resumes."""
     wanted = _wanted_by(world, job, running)
     if running.end_at is not None:
-        takers = _takers(world, job, running)
-        why = wanted or (f"{jobs_text(world, takers, job)} comes first" if takers else planned)
+        given = takers(world, job, running)
+        why = wanted or (f"{jobs_text(world, given, job)} comes first" if given else planned)
         text = "DONE if its script's end is over within the grace period, else that starts over"
         return f"{text}: {why}" if why else text
     if wanted:
@@ -151,22 +152,12 @@ def _saving(world: World, job: Job, running: Incarnation, planned: str, queue: Q
     if target is not None and target.placement is not None:
         where = f"{count(len(target.placement.gpus), 'GPU')} of {fold_nodes(target.placement.nodes)}"
         return f"saving its checkpoint to move to {where}"
-    takers = _takers(world, job, running)
-    if not takers:
+    wanting = job.suspended_for or takers(world, job, running)
+    if not wanting:
         return f"saving its checkpoint, then freeing its GPUs{f': {planned}' if planned else ''}"
     place = queue.places.get(job.id)
     resumes = f"; {place_text(place, now)}" if place is not None else ""
-    return f"being preempted by {jobs_text(world, takers, job)}{resumes}"
-
-
-def _takers(world: World, job: Job, running: Incarnation) -> list[int]:
-    """The jobs that the last plan gave GPUs which this one still holds."""
-    held = set() if running.placement is None else set(running.placement.gpus)
-    return sorted(
-        number
-        for number, target in world.targets.items()
-        if number != job.id and target.placement is not None and not held.isdisjoint(target.placement.gpus)
-    )
+    return f"being preempted by {jobs_text(world, wanting, job)}{resumes}"
 
 
 def nothing_here(world: World) -> str:
