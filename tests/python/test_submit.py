@@ -47,6 +47,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon
     monkeypatch.setenv("HPCDL_HOME", str(home))
     monkeypatch.setenv("SECRET_TOKEN", "x")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     daemon = FakeDaemon(home).start()
     yield daemon
     daemon.close()

@@ -25,6 +25,7 @@ from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indi
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
 from hpcdl.core.model.notice import program_of
+from hpcdl.core.model.units import meant
 from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
 
 if TYPE_CHECKING:  # most submits have no batch script
@@ -387,6 +388,15 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
     if not here:
         yield f"{folder} is not a folder on this machine; the job needs it where it runs"
     command = spec.command[1:] if spec.signal == "lightning" and spec.command[0] == SRUN else spec.command
+    if command[1:3] == ("-m", CONTAINER):
+        image, command = command[3], command[5:]
+        if "://" not in image and not _exists(Path(image)):
+            yield f"--container {image} is not there: the job fails where it is not there either"
+        if here:
+            yield from _absent_script(command, folder, inside=True)
+        return
+    if here:
+        yield from _absent_script(command, folder)
     program = command[0]
     if array and named((program,)):
         return
@@ -407,6 +417,20 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
         else:
             hint = f": ./{shown}, or {_python(path)} {shown}?" if here and _exists(folder / program) else ""
         yield f"{shown} is not a program on PATH here; the job fails where it is none either{hint}"
+
+
+def _absent_script(command: Sequence[str], folder: Path, *, inside: bool = False) -> Iterator[str]:
+    """That the script which an interpreter is to run is not in the folder. `inside`: of an image, which may have files
+    of its own by their whole paths."""
+    from hpcdl.cli.submit.starts_over import script_of
+
+    script = script_of(command) or shell_script(command)
+    if not script or named((script,)) or (inside and os.path.isabs(script)) or _exists(folder / script):
+        return
+    place = folder / os.path.dirname(script)
+    others = os.listdir(place) if os.access(place, os.R_OK | os.X_OK) else []
+    near = meant(os.path.basename(script), others, "", cutoff=0.75)
+    yield f"{script} is not there: the job fails where it is not there either{near and f' ({near})'}"
 
 
 def unheard(spec: JobSpec) -> Iterator[str]:

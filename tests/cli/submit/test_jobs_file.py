@@ -182,15 +182,32 @@ def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path, monk
         (["./train.py"], "./train.py may not be run: chmod +x, or name its interpreter: python ./train.py"),
         (["./"], "./ is a folder: give the program in it"),
         (["./none.py"], "./none.py is not there: the job fails where it is not there either"),
+        (
+            ["python", "-u", "trian.py"],
+            "trian.py is not there: the job fails where it is not there either (did you mean",
+        ),
+        (["torchrun", "--nproc-per-node", "2", "none.py"], "none.py is not there: the job"),
+        (["bash", "-x", "none"], "none is not there: the job fails where it is not there either"),
+        (["--container", "none.sif", "python", "train.py"], f"--container {here}/none.sif is not there: the job fails"),
+        (["--container", "docker://x", "python", "none.py"], "none.py is not there: the job fails"),
     ):
-        done = hpcdl("submit", "--", *command)
+        options = command[:2] if command[0] == "--container" else []
+        command = command[len(options) :]
+        done = hpcdl("submit", *options, "--", *command)
         assert (done.code, done.err.count("\n")) == (0, 1)
         assert done.err.startswith(f"hpcdl: {why}")
         sent = len(fake.requests)
-        done = hpcdl("submit", "--strict", "--", *command)
+        done = hpcdl("submit", "--strict", *options, "--", *command)
         assert (done.code, done.out, len(fake.requests)) == (1, "", sent)
         assert done.err.startswith(f"hpcdl: refused by --strict: {why}")
-    assert hpcdl("submit", "--sweep", "what=a,b", "--", "{what}").err == ""
+    for command in (
+        ["{what}"], ["python", "{what}"], ["python", "-m", "none"], ["python", "-c", "none.py"], ["bash", "-c", "none"],
+        ["python", "train.py", "none.py"],
+    ):  # fmt: skip
+        assert hpcdl("submit", "--sweep", "what=a,b", "--", *command).err == ""
+    assert hpcdl("submit", "--container", "docker://x", "--", "python", "/opt/none.py").err == "", (
+        "the image may have it"
+    )
 
 
 def test_where_python_is_python3(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ def test_everything_is_carried_but_what_is_its_own(
 ) -> None:
     activate(monkeypatch)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     assert hpcdl("submit", *FIRST, *COMMAND).code == 0
     first = sent(fake)
     fake.world.jobs[1]["state"] = "DONE"
@@ -73,8 +74,13 @@ def test_what_is_given_wins(fake: FakeDaemon, hpcdl: Run) -> None:
     assert sent(fake)["name"] == "other.py"
 
 
-def test_behind_a_gate_and_in_an_array(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_a_gate_and_in_an_array(
+    fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     activate(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for script in ("train.py", "x.py"):
+        (tmp_path / script).touch()
     assert hpcdl("submit", "--gate", "--", "python", "train.py").code == 0
     first = sent(fake)
     for options in ((), ("--gate",)):

@@ -25,9 +25,11 @@ def spooled(home: Path) -> list[dict[str, Any]]:
 
 
 def test_without_a_daemon_a_submit_is_kept_for_the_next_one(
-    home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+    home: Path, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     activate(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     done = hpcdl("submit", "--gpus", "1:3", "--request-id", "r1", "--", "python", "train.py", "--lr", 3)
     path = home / "spool" / "r1.json"
     assert (done.code, done.out) == (0, "")
