@@ -128,6 +128,27 @@ _MEANT = {
 }
 """What people try first, and what it is called here."""
 
+_OPTION_MEANT = {
+    word: meant
+    for meant, words in {
+        "after": "dependency depend depends depends-on wait-for",
+        "cpus": "cpus-per-task cpus-per-gpu ncpus",
+        "cwd": "chdir workdir work-dir working-dir",
+        "follow": "watch",
+        "gpus": "gpu gres gpus-per-node gpus-per-task ngpus num-gpus nproc-per-node",
+        "lines": "tail last head num-lines",
+        "mem": "memory mem-per-node mem-per-cpu mem-per-gpu",
+        "name": "job-name jobname",
+        "nodes": "nnodes num-nodes node",
+        "notify": "mail-user mail-type mail email",
+        "output": "out stdout",
+        "error": "err stderr",
+        "time": "walltime wall-time time-limit timelimit timeout runtime",
+    }.items()
+    for word in words.split()
+}
+"""The same of options, without their dashes."""
+
 COMPLETE = "_HPCDL_COMPLETE"
 """The variable by which a shell asks for what may come next; click answers where it is set."""
 
@@ -241,10 +262,19 @@ def _plain(error: click.UsageError) -> str:
         message = re.sub(rf"is not a valid {theirs}( range)?$", f"is not a {ours}", message)
     if message.startswith("No such option '--home'"):
         return "--home stands before the command: hpcdl --home DIR ls, for example"
+    command = error.ctx.command if error.ctx else None
+    if isinstance(error, click.NoSuchOption) and command is not None:
+        from hpcdl.core.model.units import meant
+
+        name = error.option_name.lstrip("-")
+        known = [each[2:] for param in command.params for each in param.opts if each.startswith("--")]
+        word = _OPTION_MEANT.get(name, name)
+        hint = meant(word if word in known else name, known, "", text="--{}".format, most=1 if word in known else 2,
+                     cutoff=0.7)  # fmt: skip
+        return f"No such option {error.option_name!r}{hint and f': {hint}'}"
     if near := re.search(r"\. \(?Did you mean (?:one of: )?(.*?)\?\)?$", message):
         names = " or ".join(re.findall("'(.*?)'", near[1]))
         return f"{message[: near.start()]}: did you mean {names}?"
-    command = error.ctx.command if error.ctx else None
     if message.startswith("No such command") and isinstance(command, click.Group) and command is not cli:
         assert error.ctx is not None
         return f"{message}: there are {', '.join(command.list_commands(error.ctx))}"

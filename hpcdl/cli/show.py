@@ -38,7 +38,7 @@ from hpcdl.cli.sparkline import WIDTH, curve_line, numbers_text
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.client import Answer, ApiError, Client
 from hpcdl.core.model.dependency import Condition
-from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.core.model.units import count, fold_nodes, memory_text
 
 
 @click.command()
@@ -95,7 +95,11 @@ def _print_job(row: Row, logs: list[str]) -> None:
     finished = row.get("finished_at") is not None
     gpus = asked_text(row)
     asked = (
-        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace period {duration_text(spec.get('grace_s'))}, "
+        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}"
+        + (f", {spec['cpus']} CPUs" if spec.get("cpus") else "")
+        + (f", memory {memory_text(spec['memory_mib'])}" if spec.get("memory_mib") else "")
+        + (f", time {duration_text(spec['time_s'])}" if spec.get("time_s") else "")
+        + f", grace period {duration_text(spec.get('grace_s'))}, "
         f"signal {spec.get('signal', '?')}"
         + (f", rescale {row['rescale']}" if row.get("rescale", "restart") != "restart" else "")
         + (f", priority {row['priority']}" if row.get("priority") else "")

@@ -52,7 +52,17 @@ COLUMNS = (
 )
 
 
-@click.group(invoke_without_command=True)
+class _Simulate(click.Group):
+    """Its arguments are options; a word that is no command is taken for a workload."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """See click."""
+        if args[0] not in self.commands:
+            raise click.UsageError(f"a workload stands behind --workload: hpcdl simulate --workload {args[0]}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Simulate, invoke_without_command=True)
 @click.option(
     "-w", "--workload", type=InputFile(), metavar="FILE",
     help="YAML, CSV, SWF, or what sacct --parsable2, bhist -l, bacct -l or hpcdl events --json print; plain or .gz.",

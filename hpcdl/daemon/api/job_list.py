@@ -79,7 +79,7 @@ class JobQuery:
         last = number_of(query["last"], "last") if "last" in query else None
         tags = tuple(part for part in query.get("tag", "").split(",") if part)
         if "tag" in query and not tags:
-            raise ApiProblem(400, "tag must be a tag, or a pattern of tags")
+            raise ApiProblem(400, "an empty tag names no job: give one, or a pattern like exp*")
         return cls(
             query.get("all") == "1", ids, states, query.get("user"), query.get("name"), tags, fields, last, by_column
         )
