@@ -142,6 +142,14 @@ _WORKER_END = re.compile(_WORKER + r"(?:is killed by signal: (\w+)|exited unexpe
 _WORKER_ERROR = re.compile(r"^(?:\[[^\]]*\]:?\s?)?Process \S+:$|in spawn_main$", re.MULTILINE)
 """In what Python says of an exception that ended such a process."""
 
+_NAMES_CAUSE = re.compile(
+    r"error|exception|fail|fatal|panic|abort|assert|kill|signal|terminat|segmentation|cannot|can't|could not|unable|"
+    r"denied|refused|not found|no such|not there|missing|invalid|illegal|exceed|memory|no space|usage:|exit|timeout|"
+    r"timed out|interrupt|warning|gone|lost|died|^[A-Za-z_][\w.]*(Exit|Interrupt)\b",
+    re.IGNORECASE,
+)
+"""In a line that may say why its program failed; another last line is only what it printed last."""
+
 LAST_LINES = 40
 
 AFTER_LINES = 20  # of what Python and libraries say after a traceback, at their end
@@ -442,6 +450,8 @@ def exit_of(
     outside = killed if killed in OUTSIDE_SIGNALS and name is None and not ours else None
     # Its program says so, which may be wrong: a closed terminal gives EIO, too. So it may be its user's doing.
     said = name is None and not oom and node_faults.says_mount(detail)
+    if detail and rank is None and not oom and not _NAMES_CAUSE.search(detail):
+        detail = printable(f'printed last "{detail}"')
     stale = code == STALE and attached
     return Exit(code, name, detail, stale, oom, None if oom else outside, node_fault=said, permanent=said)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdl.agent.supervisor.exit_cause import TEXTS
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.incarnation import Cause, Purpose
@@ -26,6 +27,7 @@ _NEXT = {
     Cause.NODE_LOST: "that was not the job's doing: hpcdl retry {id} runs it again",
     Cause.PREEMPTED: "hpcdl retry {id} runs it again",
 }
+_HOST_MEMORY = "its node had no memory left for it: where it needs less, hpcdl retry {id} runs it again"
 _LIMITED = "hpcdl submit --like {id} --mem SIZE runs it again with more memory"
 _LASTING = "hpcdl logs {id} shows what it printed; once the reason is mended, hpcdl retry {id} runs it again"
 
@@ -153,6 +155,7 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
     if job.outcome is JobState.FAILED and job.last.cause in _NEXT:
         poisoned = job.last.detail.startswith(POISON) and job.last.cause is Cause.INFRASTRUCTURE
         limited = job.last.cause is Cause.OUT_OF_MEMORY and "--mem" in job.last.detail
-        step = _LASTING if poisoned else _LIMITED if limited else _NEXT[job.last.cause]
+        host = job.last.cause is Cause.OUT_OF_MEMORY and not any(text.decode() in job.last.detail for text in TEXTS)
+        step = _LASTING if poisoned else _LIMITED if limited else _HOST_MEMORY if host else _NEXT[job.last.cause]
         lines.append(step.format(id=job.id))
     return lines

@@ -224,17 +224,18 @@ def test_the_account_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "cause, words",
+    "cause, detail, words",
     [
-        (Cause.USER_ERROR, "hpcdl logs 1"),
-        (Cause.OUT_OF_MEMORY, "smaller batch"),
-        (Cause.INFRASTRUCTURE, "not the job"),
-        (Cause.STALLED, "stood still"),
+        (Cause.USER_ERROR, "", "hpcdl logs 1"),
+        (Cause.OUT_OF_MEMORY, "exit code 1: torch.OutOfMemoryError: CUDA out of memory", "smaller batch"),
+        (Cause.OUT_OF_MEMORY, "ended by SIGKILL", "its node had no memory left for it"),
+        (Cause.INFRASTRUCTURE, "", "not the job"),
+        (Cause.STALLED, "", "stood still"),
     ],
 )
-def test_the_next_step_of_a_failed_job(controller: Controller, cause: Cause, words: str) -> None:
+def test_the_next_step_of_a_failed_job(controller: Controller, cause: Cause, detail: str, words: str) -> None:
     number = submit(controller, "a")
-    job = replace(controller.world.jobs[number], end=JobEnd(JobState.FAILED, NOW), last=LastAttempt(cause))
+    job = replace(controller.world.jobs[number], end=JobEnd(JobState.FAILED, NOW), last=LastAttempt(cause, detail))
     (line,) = [line for line in aftermath(job, past_of([], NOW)) if "hpcdl retry 1" in line]
     assert words in line
     assert "never ran" in aftermath(job, past_of([], NOW))[0]
