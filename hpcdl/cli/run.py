@@ -23,6 +23,7 @@ from hpcdl.cli.output import Row, say
 from hpcdl.cli.submit.command import JobCommand, SubmitCall, add_git, say_misplaced
 from hpcdl.cli.submit.options import job_options
 from hpcdl.client import Client, DaemonAway, path_with
+from hpcdl.core.model.world import UNDECIDED
 
 _READ_S = 0.1
 """Between two looks at the job's log files."""
@@ -108,10 +109,10 @@ class _Foreground:
         self._client, self._row, self._signals, self._quiet = client, row, signals, quiet
         self._job: int = row["id"]
         self._places: dict[Path, int] = {}
-        self._away = self._cancelled = False
+        self._away = self._cancelled = self._undecided = False
         client.patience_s = _MISSED_S
         signals.job = self._job
-        self._say(f"job {self._job} is {row['state']}" + (f": {row['reason']}" if row.get("reason") else ""))
+        self._tell_state()
 
     def until_end(self) -> int:
         """Prints the job's output until it is finished; its exit code."""
@@ -131,6 +132,12 @@ class _Foreground:
             if over:
                 return self._code()
             time.sleep(_READ_S)
+
+    def _tell_state(self) -> None:
+        """Says how it stands; a reason is told once there was a decision."""
+        why = self._row.get("reason") or ""
+        self._undecided = why == UNDECIDED
+        self._say(f"job {self._job} is {self._row['state']}" + (f": {why}" if why and not self._undecided else ""))
 
     def _say(self, text: str) -> None:
         if not self._quiet:
@@ -154,6 +161,8 @@ class _Foreground:
         elif state != before["state"] and (state in FINISHED or state.startswith("SUSPEND")):
             why = self._row.get("detail") if state in FINISHED else self._row.get("reason")
             self._say(f"job {self._job} is {state}" + (f": {why}" if why else ""))
+        elif self._undecided and state == "QUEUED" and self._row["reason"] != UNDECIDED:
+            self._tell_state()
         elif self._row["failures"] > before["failures"]:
             self._say(
                 f"job {self._job} has failed and is tried again: {self._row.get('detail') or self._row['reason']}"

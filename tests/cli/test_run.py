@@ -1,5 +1,6 @@
 """`hpcdl run`: a job in the foreground, against a daemon that is only its API."""
 
+import json
 import signal
 import threading
 from collections.abc import Callable
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.core.model.world import UNDECIDED
 from tests.cli.conftest import Run
-from tests.cli.fake import FakeDaemon
+from tests.cli.fake import FakeDaemon, row
 from tests.cli.test_process import running
 from tests.support.waiting import until
 
@@ -55,6 +57,26 @@ def test_its_exit_code_is_the_jobs(fake: FakeDaemon, hpcdl: Run, changes: dict[s
     assert done.err.startswith("hpcdl: job 1 is QUEUED: needs 1 GPU, 0 free\n")
     (spec,) = next(body for method, _, body in fake.requests if method == "POST")["jobs"]
     assert (spec["command"], spec["gpus_min"], spec["name"]) == (["true"], 2, "x")
+
+
+def test_a_reason_is_told_once_there_is_one(fake: FakeDaemon, hpcdl: Run) -> None:
+    def looks() -> int:
+        return sum(path.startswith("/v1/wait") for _, path, _ in fake.requests)
+
+    def decide() -> None:
+        until(lambda: looks() > 0, "a look")
+        end(fake, reason="waiting for 1 GPU: all 4 busy")
+        until(lambda: looks() > 2, "more of them")
+        end(fake, state="DONE", exit_code=0)
+
+    fake.world.jobs = {1: row(1, reason=UNDECIDED)}
+    fake.answers["/v1/jobs"] = (200, json.dumps({"schema": 1, "jobs": [row(1, reason=UNDECIDED)]}).encode())
+    thread = later(fake, decide)
+    done = hpcdl("run", "--", "true")
+    thread.join()
+    assert done.err.splitlines()[:2] == [
+        "hpcdl: job 1 is QUEUED", "hpcdl: job 1 is QUEUED: waiting for 1 GPU: all 4 busy"
+    ]  # fmt: skip
 
 
 def test_a_failure_that_is_tried_again_is_said(fake: FakeDaemon, hpcdl: Run) -> None:

@@ -478,6 +478,10 @@ def lifts_hold(job: Job) -> str:
     return "release" if job.first_start_at is None else "resume"
 
 
+UNDECIDED = "waiting for the next scheduling decision"
+"""The reason of a job that was submitted since the last one."""
+
+
 def held_text(job: Job) -> str:
     """By whom or after what a held job is held, and how it goes on."""
     verb = f"hpcdl {lifts_hold(job)} {job.id}"

@@ -17,7 +17,7 @@ from hpcdl.core.model.pilot import Pilot
 from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, pair_refusal, partners_of, takers
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, memory_text, seconds_text
-from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, has_own_handler, held_text
+from hpcdl.core.model.world import UNDECIDED, Job, JobState, Node, World, can_suspend, has_own_handler, held_text
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.exemption import STARTS, exemption
 from hpcdl.daemon.queue import Queue, jobs_text, place_text
@@ -124,7 +124,7 @@ def reason(
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
         return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing
-    return queue.text(job, at) or planned or said.get(NO_JOB, "waiting for the next scheduling decision")
+    return queue.text(job, at) or planned or said.get(NO_JOB, UNDECIDED)
 
 
 def _starts_over(job: Job) -> bool:
