@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -134,14 +135,22 @@ def measure(nodes: int, gpus: int, jobs: int, rounds: int, target: Path | None, 
     }
 
 
+def browser_path() -> str:
+    """Raises SystemExit where there is no Chromium, or nothing to steer it."""
+    if find_spec("playwright") is None:
+        raise SystemExit("there is no playwright, which steers Chromium: make install-test installs it")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        raise SystemExit("there is no chromium: .ci/chromium installs it")
+    return chromium
+
+
 def painted(text: str, rounds: int) -> dict[str, float]:
     """Milliseconds of the clock from the navigation until Chromium first painted the page, and until its script was
     done."""
     from playwright.sync_api import sync_playwright
 
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        raise SystemExit("there is no chromium: .ci/chromium installs it")
+    chromium = browser_path()
     first, done = [], []
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "page.html"
@@ -173,6 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", dest="target", type=Path)
     parser.add_argument("--paint", action="store_true")
     given = parser.parse_args(argv)
+    if given.paint:
+        browser_path()
     found = measure(given.nodes, given.gpus, given.jobs, given.rounds, given.target, paint=given.paint)
     of = {"nodes": given.nodes, "gpus": given.gpus, "jobs": given.jobs}
     print(json.dumps({"schema": 1, **of, **found, "setting": setting()}))

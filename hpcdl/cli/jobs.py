@@ -64,9 +64,11 @@ def _act(ctx: click.Context, verb: str, chosen: Selection, output: Output, **mor
     if not output.print_data(
         {"jobs": rows, "errors": errors, "skipped": skipped, **more_keys}, [row["id"] for row in rows]
     ):
-        unfinished = set(answer.get("unfinished", ()))
+        unfinished, unheld = (set(answer.get(key, ())) for key in ("unfinished", "unheld"))
         for row in rows:
             told = _no_retry(row) if row["id"] in unfinished else _promise(verb, row)
+            if row["id"] in unheld:
+                told = f"is {row['state']}, and was not held"
             print(escape(f"job {row['id']} {told}: {row.get('name', '')}"))
         if not rows and not errors and not skipped:
             say(_nothing(verb, chosen, more))

@@ -75,6 +75,14 @@ def test_a_retry_of_what_is_not_finished_says_what_lets_it_run(jobs: FakeDaemon,
     assert retried == "job 4 is tried again (QUEUED now)"
 
 
+def test_a_release_of_what_was_not_held_promises_nothing(jobs: FakeDaemon, hpcdl: Run) -> None:
+    told = {"schema": 1, "jobs": [row(1), row(2, state="RUNNING")], "errors": [], "cancelled": [], "unheld": [2]}
+    jobs.answers["/v1/jobs/verb"] = (200, json.dumps(told).encode())
+    done = hpcdl("release", "1-2")
+    first, second = [line.partition(": ")[0] for line in done.out.splitlines()]
+    assert (first, second) == ("job 1 may start (QUEUED now)", "job 2 is RUNNING, and was not held")
+
+
 def test_a_retry_from_the_start_says_what_becomes_of_checkpoints(jobs: FakeDaemon, hpcdl: Run) -> None:
     done = hpcdl("retry", 1, "--from-start")
     assert jobs.requests[-1][2] == {"verb": "retry", "ids": [1], "from_start": True}

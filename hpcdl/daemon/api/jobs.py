@@ -166,12 +166,20 @@ async def verbs(api: ApiContext, request: Request) -> Json:
         make = partial(cmd.Annotate, changes=annotations_of(body))
     elif body["verb"] == "priority":
         make = partial(cmd.SetPriority, priority=priority_of(body))
+    lifts = body["verb"] in ("resume", "release")
+    unheld = [each for each in numbers if lifts and (job := api.world.jobs.get(each)) is not None and not job.held]
     answers = [api.loop.send(make(number)) for number in numbers]
     told, errors, left, unfinished = await asyncio.to_thread(outcomes, numbers, answers)
     for error in errors:
         if (job := api.world.jobs.get(error["job"])) is not None:
             error["state"] = state_of(job).value
-    return {"jobs": await api.rows_of(told), "errors": errors, "cancelled": left, "unfinished": unfinished}
+    return {
+        "jobs": await api.rows_of(told),
+        "errors": errors,
+        "cancelled": left,
+        "unfinished": unfinished,
+        "unheld": [each for each in unheld if each in told],
+    }
 
 
 @route("GET", "/v1/wait")

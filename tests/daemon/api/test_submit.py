@@ -170,6 +170,7 @@ def test_verbs_for_many(api: Api) -> None:
     assert [(each["job"], each["code"], each["state"]) for each in errors] == [(2, "finished", "CANCELLED")]
     assert [row["state"] for row in answer["jobs"]] == ["CANCELLED", "CANCELLED"]
     assert [row["id"] for row in api.verb("release", array=3)["jobs"]] == [1, 3]  # what is finished is left out
+    assert api.verb("release", array=3)["unheld"] == [1, 3], "once is enough"
     assert [row["held"] for row in api.verb("hold", array=1)["jobs"]] == [True, True]
     answer = api.verb("retry", array=1)
     assert ([row["id"] for row in answer["jobs"]], answer["unfinished"]) == ([2], [])
