@@ -242,7 +242,8 @@ class TableColumn:
 
 
 def listed(title: str, rows: Iterable[Row], columns: Sequence[TableColumn]) -> str:
-    """A table of rows of an answer; a row with `heading` is a heading of those below it."""
+    """A table of rows of an answer, in the colours of their states; a row with `heading` is a heading of those below
+    it."""
     lines = []
     for row in rows:
         if "heading" in row:
@@ -251,7 +252,8 @@ def listed(title: str, rows: Iterable[Row], columns: Sequence[TableColumn]) -> s
             )
         else:
             anchor = f' id="job-{row["id"]}"' if isinstance(row.get("id"), int) else ""
-            lines.append(f"<tr{anchor}>{''.join(column.td(row) for column in columns)}</tr>")
+            state = f' data-state="{html(row["state"], 20)}"' if isinstance(row.get("state"), str) else ""
+            lines.append(f"<tr{anchor}{state}>{''.join(column.td(row) for column in columns)}</tr>")
     right = frozenset(place for place, column in enumerate(columns) if column.right)
     titles = [column.title for column in columns]
     return table_of_cells(titles, lines, right, kind="table wide cards", caption=title, hidden=True)
@@ -267,10 +269,12 @@ def job_name(row: Row, at: str | None = None) -> str:
 
 def metric_column(rows: Iterable[Row]) -> list[TableColumn]:
     """The column of the metric that each job reported last; none where no job reported one."""
-    if all(row.get("metric") is None for row in rows):
+    if all(row.get("metric") is None and row.get("not_finite_since") is None for row in rows):
         return []
 
     def cell(row: Row) -> str:
+        if row.get("metric") is None and row.get("not_finite_since") is not None:
+            return f'<b class="alarm" title="since about step {row["not_finite_since"]}">nan</b>'
         return "–" if row.get("metric") is None else number_text(row["metric"])
 
     return [TableColumn("Metric", cell, lambda row: row.get("metric"), right=True)]
@@ -307,11 +311,13 @@ def _running(answer: Row, at: float, shown: PageState) -> str:
 def _curves(answer: Row, shown: PageState) -> str:
     """Some curves of the jobs that hold the most GPUs."""
     names = {str(row["id"]): row["name"] for row in answer["running"]}
+    states = {str(row["id"]): html(row["state"], 20) for row in answer["running"]}
     parts = []
     for job, found in (answer.get("curves") or {}).items():
         if job in names and found:
             link = shown.hrefs.job_link(int(job), job)
-            parts.append(f"<h3>{marked(int(job), link)} {breakable(names[job])}</h3>{curves_html(found)}")
+            title = f"<h3>{marked(int(job), link)} {breakable(names[job])}</h3>"
+            parts.append(f'<div class="of-job" data-state="{states[job]}">{title}{curves_html(found)}</div>')
     more = len(answer["running"]) - len(parts)
     told = note(f"hpcdl show ID has those of the other {count(more, 'job')}.") if parts and more else ""
     return section("curves", "Curves", "".join(parts) + told) if parts else ""
@@ -403,18 +409,21 @@ def _failed(answer: Row, at: float, shown: PageState) -> str:
     if not answer["failed"]:
         return ""
 
+    rows = [{**row, "state": "FAILED"} for row in answer["failed"]]
+
     def when(row: Row) -> str:
         return "–" if row.get("finished_at") is None else shown.clock(row["finished_at"], at)
 
     columns = (
         TableColumn("Job", lambda row: shown.hrefs.job_link(row["id"] if shown.served else 0, str(row["id"]))),
         TableColumn("Name", job_name),
+        TableColumn("State", lambda row: row["state"]),
         TableColumn("When", when, lambda row: row.get("finished_at")),
         TableColumn("Cause", lambda row: html(row.get("cause", "–"), 40)),
         TableColumn("Exit", lambda row: html(row.get("exit_code", "–"), 20), right=True),
         TableColumn("Detail", lambda row: _long(row.get("detail", ""), 140)),
     )
-    return section("failed", "Failed last", listed("Jobs that failed last", answer["failed"], columns))
+    return section("failed", "Failed last", listed("Jobs that failed last", rows, columns))
 
 
 def _notices(answer: Row, at: float, shown: PageState) -> str:
@@ -472,8 +481,9 @@ def progress_bar(row: Row) -> str:
     if not total:
         return f"step {step}"
     part = max(0.0, min(1.0, step / total))
+    look = job_colour(row["id"]) if row.get("not_finite_since") is None else "alarm"
     return (
-        f'<span class="kept"><svg width="90" height="9" class="progress {job_colour(row["id"])}" aria-hidden="true">'
+        f'<span class="kept"><svg width="90" height="9" class="progress {look}" aria-hidden="true">'
         f'<rect width="100%" height="100%" rx="2" class="empty"/>'
         f'<rect width="{100 * part:.1f}%" height="100%" rx="2" class="full"/></svg> '
         f'<span title="step {step} of {total}">{100 * part:.0f} %</span></span>'

@@ -71,6 +71,9 @@
     });
     main.querySelectorAll("svg.bar[data-job]").forEach(bar => bar.classList.toggle(
       "dim", words.length > 0 && !fits(bar.querySelector("title").textContent)));
+    main.querySelectorAll(".of-job").forEach(part => {
+      part.hidden = words.length > 0 && !fits(part.querySelector("h3").textContent + " " + part.dataset.state);
+    });
     found.textContent = words.length ? shown + " of " + all + " rows" : "";
   };
   const tools = make("div", { class: "tools", role: "search" }, make("label", { for: "filter" }, "Filter"), search, found);

@@ -52,6 +52,11 @@ RUNNING = row(1, state="RUNNING", gpus=2, on=["n1"], rate=2.5, step=30, total=12
               eta_low_s=3000.0, eta_high_s=7260.0)  # fmt: skip
 
 
+_POINTS = {"at": [1.0, 2.0], "step": [1, 2], "mean": [2.0, 1.0], "low": [2.0, 1.0], "high": [2.0, 1.0]}
+CURVE = {"name": "<b>", "label": "<b>", "kind": "metric", "unit": "", "samples": 2, "not_finite": 0, "first": 2.0,
+         "not_finite_since": None, "last": 1.0, "low": 1.0, "high": 2.0, "mean": 1.5, "points": _POINTS}  # fmt: skip
+
+
 def answer(**more: Any) -> dict[str, Any]:
     daemon = {"host": "login1", "policy": "adaptive", "objective": "jct", "since_s": 61.0, "pid": 7, "version": "1.0",
               "stopping": False}  # fmt: skip
@@ -397,11 +402,20 @@ def test_tags_and_links_stand_below_the_name() -> None:
     assert "javascript:" not in text
 
 
+def test_rows_have_their_state_and_what_is_no_number_is_shown() -> None:
+    failed = {"id": 3, "name": "vgg", "finished_at": 940.0, "cause": "user error", "exit_code": 1, "detail": "x"}
+    nan = RUNNING | {"metric": None, "not_finite_since": 7, "step": 120}
+    text = drawn(answer(running=[nan], failed=[failed]))
+    assert '<tr id="job-1" data-state="RUNNING">' in text
+    assert '<tr id="job-3" data-state="FAILED">' in text
+    assert '<td data-label="State">FAILED</td>' in text, "what the filter looks for"
+    assert '<b class="alarm" title="since about step 7">nan</b>' in text
+    assert 'class="progress alarm"' in text, "a run that is lost has no full bar in its colour"
+    assert "nan</b>" not in drawn(answer())
+
+
 def test_curves_of_a_job_that_runs() -> None:
-    points = {"at": [1.0, 2.0], "step": [1, 2], "mean": [2.0, 1.0], "low": [2.0, 1.0], "high": [2.0, 1.0]}
-    curve = {"name": "<b>", "label": "<b>", "kind": "metric", "unit": "", "samples": 2, "not_finite": 0, "first": 2.0,
-             "not_finite_since": None, "last": 1.0, "low": 1.0, "high": 2.0, "mean": 1.5, "points": points}  # fmt: skip
-    text = drawn(answer(curves={"1": [curve], "99": [curve]}))
+    text = drawn(answer(curves={"1": [CURVE], "99": [CURVE]}))
     assert text.count("<figure") == 1, "of the jobs that are listed"
     assert "&lt;b&gt;: from 2 to 1" in text
     assert 'id="curves"' in text

@@ -55,7 +55,7 @@ Beats = Mapping[str, HeartbeatMessage]
 _KEYS = (
     *("id", "name", "user", "state", "gpus", "gpus_min", "gpus_max", "nodes", "nodes_max", "role", "step", "total"),
     *("saved_step", "submitted_at", "started_at", "reason", "priority", "held", "eta_s", "queue_position", "tags"),
-    *("links", "array", "metric"),
+    *("links", "array", "metric", "not_finite_since"),
 )
 _FAILED_KEYS = ("id", "name", "user", "finished_at", "cause", "detail", "exit_code", "failures", "tags", "links")
 _OF_NODE = ("name", "connected", "lost", "leaving", "until", "reason")

@@ -27,7 +27,7 @@ from tests.cli.fake import FakeDaemon
 from tests.cli.test_page import tell as tell_page
 from tests.cli.web.site import SOON_S, Site, host_of, site, tell, two_jobs
 from tests.report.story import placed, rows
-from tests.report.test_live import answer, gpu, node, row
+from tests.report.test_live import CURVE, answer, gpu, node, row
 from tests.support import waiting
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def test_a_link_opens_one_browser(browser: "Browser", scene: Scene, window: Wind
         other.close()
 
 
-def test_filter_and_sort(window: Window) -> None:
+def test_filter_and_sort(scene: Scene, window: Window) -> None:
     page = window.page
     rows = page.locator("#waiting tbody tr:visible")
     assert rows.count() == 7
@@ -219,6 +219,15 @@ def test_filter_and_sort(window: Window) -> None:
     until(page, "document.querySelectorAll('#waiting tbody tr:not([hidden])').length === 1")
     assert "vgg-5" in rows.inner_text()
     assert page.locator("#running tbody tr:visible").count() == 0
+    failed = {"id": 9, "name": "vit", "finished_at": 940.0, "cause": "user error", "exit_code": 1, "detail": "x"}
+    tell(scene.fake, **two_jobs(), failed=[failed], curves={"1": [CURVE]})
+    page.fill("#filter", "failed")
+    until(page, "document.querySelectorAll('#failed tbody tr:not([hidden])').length === 1")
+    assert page.locator("#running tbody tr:visible").count() == 0
+    until(page, "document.querySelector('#curves .of-job').hidden")
+    page.fill("#filter", "resnet running")
+    until(page, "!document.querySelector('#curves .of-job').hidden")
+    assert page.locator("#running tbody tr:visible").count() == 1
     page.fill("#filter", "")
     until(page, "document.querySelectorAll('#waiting tbody tr:not([hidden])').length === 7")
     page.get_by_role("button", name="Job").nth(0).click()
