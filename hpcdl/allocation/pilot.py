@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcdl.allocation.agents import AgentOptions, AllocationAgents
-from hpcdl.allocation.run import TURN_S, Signals
+from hpcdl.allocation.run import TURN_S
+from hpcdl.allocation.signals import Signals
 from hpcdl.batch.adapter import Allocation, BatchAdapter, ask_twice
 from hpcdl.batch.system import BatchError
 from hpcdl.core.model.units import fold_nodes

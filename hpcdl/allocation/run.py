@@ -4,29 +4,26 @@ All jobs are suspended before the walltime ends, on a signal of the batch system
 `agents.py` and `daemon.py` have the two kinds of processes, `chain.py` the next allocation.
 """
 
-import contextlib
 import logging
 import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
-from hpcdl.agent.departure import end_signals
 from hpcdl.agent.emulation import has_driver
 from hpcdl.allocation.agents import AgentOptions, AllocationAgents
-from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
+from hpcdl.allocation.chain import NextAllocation, of_a_chain, script_of
 from hpcdl.allocation.daemon import DaemonNotStarted, DaemonProcess
 from hpcdl.allocation.detect import own_address
+from hpcdl.allocation.signals import Signals
+from hpcdl.allocation.standby import Standby
 from hpcdl.batch.adapter import Allocation, BatchAdapter, CommandRunner
 from hpcdl.batch.command import run as run_command
 from hpcdl.batch.system import BatchError, system_named, systems
 from hpcdl.config.settings import Config
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
-from hpcdl.wire.readable import readable
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -109,9 +106,9 @@ class AllocationRun:
     say: Callable[[str], None]
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     command: CommandRunner = run_command
-    _next: str = ""
     _idle_since: float | None = None
-    _signals: "Signals" = field(init=False)
+    _next: NextAllocation = field(init=False)
+    _signals: Signals = field(init=False)
     _address: str | None = field(init=False)
     _served: DaemonProcess = field(init=False)
 
@@ -120,6 +117,16 @@ class AllocationRun:
         listening = self.config.origin("listen_host") == "default"
         self._address = own_address(self._others()) if listening else None
         self._served = DaemonProcess(self.home, self._address, self.say, self.wishes.moved)
+        self._next = NextAllocation(
+            self.home,
+            self.system,
+            self.allocation,
+            of_a_chain(self.environ, self.wishes.chain),
+            lambda: script_of(self.wishes.script, system_named(self.allocation.kind), self.environ),
+            self.command,
+            self.environ,
+            self.say,
+        )
 
     def _others(self) -> list[str]:
         return [node for node in self.allocation.nodes if node != self.allocation.here]
@@ -143,11 +150,14 @@ class AllocationRun:
                 return 1
             options = AgentOptions(self.home, self.wishes.emulate_gpus, self.wishes.grace_s)
             agents = AllocationAgents(self.system, self.allocation, options, self.left_s, self.say, self._places())
-            self._submit_next()
+            standby = Standby(self.system, self.allocation)
             while not (why := self._over(agents)):
                 agents.look()
                 self._served.look()
+                self._next.look()
+                standby.look()
                 self._signals.wait(TURN_S)
+            standby.end()
             failed = self._served.failed or agents.hopeless
             self._end(why, agents)
         return 1 if failed else 0
@@ -158,6 +168,8 @@ class AllocationRun:
         end = "no end is known" if left_s is None else f"{seconds_text(max(0.0, left_s))} left"
         gpus = "" if allocation.gpus is None else f", {allocation.gpus} GPUs each"
         self.say(f"batch job {allocation.id}: {nodes} ({fold_nodes(allocation.nodes)}){gpus}, {end}")
+        if system_named(self.system.kind).requeued(self.environ):
+            self.say("this batch job was requeued, by somebody or for a lost node, and goes on from the last saves")
         if allocation.gpus == 0 and self.wishes.emulate_gpus in ("", "auto"):
             self.say(without_gpus(self.system.kind, has_driver()))
 
@@ -233,32 +245,28 @@ class AllocationRun:
 
     # --- the chain, and the end ------------------------------------------------------------------------------------
 
-    def _submit_next(self) -> None:
-        left = of_a_chain(self.environ, self.wishes.chain)
-        if left <= 0:
-            return
-        try:
-            script = script_of(self.wishes.script, system_named(self.allocation.kind), self.environ)
-            self._next = submit_next(self.command, self.allocation, script, left - 1, self.environ)
-        except BatchError as error:
-            self.say(str(error))
-            return
-        self.say(f"batch job {self._next} is to go on after this one ({left - 1} more may follow)")
-
     def _cancel_next(self) -> None:
         """Nothing is left to do for the next one."""
-        if not self._next or not self._served.status or self._unfinished() > 0:
+        batch_id = self._next.id
+        if not batch_id or not self._served.status or self._unfinished() > 0:
             return
         try:
-            self.system.cancel([self._next])
+            self.system.cancel([batch_id])
         except BatchError as error:
-            self.say(f"batch job {self._next} has nothing to do, and could not be cancelled: {error}")
+            self.say(f"batch job {batch_id} has nothing to do, and could not be cancelled: {error}")
             return
-        self.say(f"batch job {self._next} has nothing to do, and was cancelled")
+        self.say(f"batch job {batch_id} has nothing to do, and was cancelled")
+
+    def _how_on(self) -> str:
+        """Where it goes on, for the last but one line of the output."""
+        if self._next.id:
+            return f", and goes on in batch job {self._next.id}"
+        line = system_named(self.system.kind).submit_line
+        return f"; no next allocation was submitted: {line} goes on (--chain N has this one submit it)"
 
     def _end(self, why: str, agents: AllocationAgents) -> None:
         """All trainers are suspended by the daemon's stop, then the agents end."""
-        self.say(f"{why}: everything is saved, and goes on in the next allocation")
+        self.say(f"{why}: everything is saved{self._how_on()}")
         agents.stop_starting()
         left_s = self.left_s()
         seconds = END_S if left_s is None else max(1.0, left_s - RESERVE_S)
@@ -275,43 +283,3 @@ class AllocationRun:
             self._served.kill()
         agents.end(max(1.0, min(AGENTS_S, seconds - (time.monotonic() - began))), pause)
         self.say(f"ended after {time.monotonic() - began:.1f} s")
-
-
-class Signals:
-    """Signals of the batch system, kept and not acted upon, from `with` on in the main thread. `first`: the name of the
-    first that came, "" before it.
-    """
-
-    def __init__(self, numbers: Iterable[signal.Signals] = ()) -> None:
-        self._numbers = tuple(numbers) or end_signals()
-        self._before: dict[signal.Signals, object] = {}
-        self._came = self._comes = -1
-        self.first = ""
-
-    def __enter__(self) -> "Signals":
-        # A pipe, and nothing of `threading`: a handler that takes a lock waits for ever where it interrupts its holder.
-        self._came, self._comes = os.pipe()
-        os.set_blocking(self._comes, False)
-        for number in self._numbers:
-            self._before[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave is what it takes
-        for end in (self._came, self._comes):
-            os.close(end)
-
-    def wait(self, seconds: float) -> str:
-        """Until a signal comes, or so long; `first`. Once one has come it only waits."""
-        if self.first:
-            time.sleep(seconds)
-        else:
-            readable([self._came], seconds)
-        return self.first
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self.first:
-            self.first = signal.Signals(number).name
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._comes, b".")

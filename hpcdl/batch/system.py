@@ -95,6 +95,11 @@ class BatchSystem(ABC):
     site_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Keys of site files that only this one has: by name what may be chosen, the default first; () for any text."""
 
+    outlives_first_node: bool = False
+    """Whether a batch job may stay when its first node is lost, with nothing of it begun again; see
+    `requeue_without_first`.
+    """
+
     hosts_variables: tuple[str, ...] = ()
     """Those of a batch script that name a file with its hosts, a line for each slot."""
 
@@ -118,7 +123,7 @@ class BatchSystem(ABC):
         )
 
     def requeued(self, environ: Mapping[str, str]) -> bool:
-        """Whether the batch job of this process has run before."""
+        """Whether the batch job of this process has surely run before; False says nothing."""
         return False
 
     def scripts(self, environ: Mapping[str, str]) -> Sequence[str]:
@@ -162,6 +167,20 @@ class BatchSystem(ABC):
         `env`: an env(1) command for what is run. Raises BatchError.
         """
         raise Unsupported(f"hpcdl cannot have {self.title} run this batch script once more")
+
+    def requeue_without_first(self, run: "CommandRunner", batch_id: str) -> bool | None:
+        """Has a batch job requeued that has lost its first node; whether it has, None where it never will.
+
+        Raises BatchError.
+        """
+        return None
+
+    def waiting_next(self, run: "CommandRunner", batch_id: str, environ: Mapping[str, str]) -> Sequence[str]:
+        """This user's batch jobs that wait for the end of this process's, and are called as it is.
+
+        Raises BatchError also where the answer does not list this batch job itself: such an answer says nothing.
+        """
+        raise Unsupported(f"hpcdl cannot ask {self.title} which batch jobs wait for this one")
 
     def site_report(self, adapter: "BatchAdapter", run: "CommandRunner") -> "SiteReport":
         """Its limits, asked now. Raises BatchError."""

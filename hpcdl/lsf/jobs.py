@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.lsf.text import (
     compute_hosts,
@@ -194,6 +195,26 @@ def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
             by_hand=state is BatchState.ENDED and killed_by_hand(reason),
         )
     return jobs
+
+
+DEPENDENTS_ARGV = ["bjobs", "-l"]
+"""This user's jobs that are not over, with what they wait for."""
+
+
+def dependents_of(batch_id: str, text: str) -> tuple[str, ...]:
+    """The jobs that wait for nothing but the end of one, and have its name. `text`: of `DEPENDENTS_ARGV`.
+
+    Raises BatchError where that one is not listed.
+    """
+    blocks = dict(_blocks(text))
+    if batch_id not in blocks:
+        raise BatchError(f"bjobs -l does not list job {batch_id}, which runs", again=True)
+    name, wait = _named(blocks[batch_id], "Job Name"), f"ended({batch_id})"
+    return tuple(
+        job
+        for job, block in blocks.items()
+        if _named(block, "Dependency Condition").replace('"', "") == wait and _named(block, "Job Name") == name
+    )
 
 
 SAME_S = 2.0

@@ -105,13 +105,20 @@ class LsfSystem(BatchSystem):
 
     def submit_next(self, run: "CommandRunner", batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. bsub reads the script, whose #BSUB lines say the rest."""
-        from hpcdl.lsf.text import parse_bsub, words
+        from hpcdl.lsf.text import answered, down, parse_bsub, transient, words
 
         done = run([*env, "bsub", "-w", f"ended({batch_id})"], stdin=script)
         found = parse_bsub(done)
         if found is None:
-            raise BatchError(f"the next allocation was not taken: bsub: {words(done)}")
+            silent = not answered(done) or transient(done) or down(done)
+            raise BatchError(f"the next allocation was not taken: bsub: {words(done)}", away=silent)
         return found
+
+    def waiting_next(self, run: "CommandRunner", batch_id: str, environ: Mapping[str, str]) -> Sequence[str]:
+        """See `BatchSystem`. By bjobs -l, which every LSF knows."""
+        from hpcdl.lsf.jobs import DEPENDENTS_ARGV, dependents_of
+
+        return dependents_of(batch_id, run(DEPENDENTS_ARGV).out)
 
     def site_report(self, adapter: "BatchAdapter", run: "CommandRunner") -> "SiteReport":
         """See `BatchSystem`."""

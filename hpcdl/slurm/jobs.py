@@ -22,6 +22,7 @@ _PLANNED = (
     "Comment", "JobID",
 )  # fmt: skip
 _WAITS = re.compile("Resources|Priority|Nodes required for job are DOWN, DRAINED or reserved", re.IGNORECASE)
+_DEPENDENT = ("JobID", "Dependency", "Name", "JobID")
 _ACCOUNTED = ("JobIDRaw", "Partition", "State", "Start", "End", "ExitCode", "NodeList", "Comment", "JobIDRaw")
 _SHOWN = ("JobState", "Partition", "StartTime", "EndTime", "NodeList", "NumNodes")
 
@@ -103,6 +104,24 @@ def jobs_argv(ids: Collection[str]) -> list[str]:
 def own_jobs_argv(user: str) -> list[str]:
     """This user's, ended ones included."""
     return [*_squeue("all"), f"--user={user}", f"--Format={columns(_FIELDS)}"]
+
+
+def dependents_argv(user: str) -> list[str]:
+    """This user's batch jobs that run or wait, with what they wait for."""
+    return [*_squeue("PENDING,RUNNING"), f"--user={user}", f"--Format={columns(_DEPENDENT)}"]
+
+
+def dependents_of(id_: str, text: str) -> tuple[str, ...]:
+    """Those among what `dependents_argv` prints that wait for nothing but the end of one, and have its name.
+
+    Raises as `rows` does, and BatchError where that one is not listed.
+    """
+    listed = list(rows(text, _DEPENDENT))
+    name = next((name for each, _, name in listed if each == id_), None)
+    if name is None:
+        raise BatchError(f"it does not list batch job {id_}, which runs", again=True)
+    waits = re.compile(rf"afterany:{id_}(\(\w+\))?")
+    return tuple(each for each, dependency, called in listed if called == name and waits.fullmatch(dependency))
 
 
 def expected_argv() -> list[str]:
@@ -233,6 +252,20 @@ def job_of_shown(id_: str, text: str) -> SlurmJob:
             job = _job(id_, said["JobState"], _code_of_pair(said.get("ExitCode", "")), said)
             return replace(job, reason=job.reason.replace("_", " "))
     raise BatchError(f"scontrol says nothing that is understood of batch job {id_}")
+
+
+def has_lost_first(id_: str, text: str) -> bool | None:
+    """Whether a batch job that Slurm may requeue has lost the node of its script, and is there or failed by that; None
+    where it may not be requeued. `text`: of scontrol. Raises BatchError where that says nothing of it.
+    """
+    said = pairs(text)
+    if said.get("JobId") != id_ or not said.keys() >= {"JobState", "Requeue", "BatchHost", "NodeList"}:
+        raise BatchError(f"scontrol says nothing that is understood of batch job {id_}")
+    if said["Requeue"] == "0":
+        return None
+    ended = said["JobState"] not in ("RUNNING", "FAILED", "NODE_FAIL", "COMPLETING")
+    first, left = told(said["BatchHost"]), expand(said["NodeList"])
+    return not ended and bool(first) and bool(left) and first not in left
 
 
 def accounted_argv(ids: Collection[str]) -> list[str]:

@@ -44,6 +44,7 @@ class SlurmSystem(BatchSystem):
     submit_line = "sbatch jobscripts/hpcdl.slurm"
     gpu_line = "#SBATCH --gres=gpu:N"
     account_options = '["--account=NAME"]'
+    outlives_first_node = True
 
     def serves(self, environ: Mapping[str, str]) -> bool:
         """Whether there is a slurm.conf."""
@@ -82,17 +83,38 @@ class SlurmSystem(BatchSystem):
     def submit_next(self, run: "CommandRunner", batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. What was said on sbatch's command line holds for the next one, too."""
         from hpcdl.slurm.submit import next_argv, submitted
-        from hpcdl.slurm.text import complaint, pairs
+        from hpcdl.slurm.text import complaint, is_away, pairs
 
         shown = run(["scontrol", "--oneliner", "show", "job", batch_id])
+        not_submitted = "the next allocation was not submitted: scontrol"
         if shown.code != 0:
-            raise BatchError(f"the next allocation was not submitted: scontrol: {complaint(shown.err, shown.out)}")
+            raise BatchError(f"{not_submitted}: {complaint(shown.err, shown.out)}", away=is_away(shown.err))
         if pairs(shown.out).get("JobId") != batch_id:
-            raise BatchError(f"the next allocation was not submitted: scontrol says nothing of batch job {batch_id}")
+            raise BatchError(f"{not_submitted} says nothing of batch job {batch_id}", again=True)
         done = run([*env, *next_argv(batch_id, shown.out)], stdin=script)
         if done.code != 0:
-            raise BatchError(f"the next allocation was not taken: sbatch: {complaint(done.err, done.out)}")
+            said = complaint(done.err, done.out)
+            raise BatchError(f"the next allocation was not taken: sbatch: {said}", away=is_away(done.err))
         return submitted(done.out)
+
+    def requeue_without_first(self, run: "CommandRunner", batch_id: str) -> bool | None:
+        """See `BatchSystem`. By `scontrol requeue`, which its user may, too."""
+        from hpcdl.slurm.jobs import has_lost_first
+        from hpcdl.slurm.text import checked
+
+        lost = has_lost_first(batch_id, checked("scontrol", run(["scontrol", "--oneliner", "show", "job", batch_id])))
+        if lost:
+            checked("scontrol", run(["scontrol", "requeue", batch_id]))
+        return lost
+
+    def waiting_next(self, run: "CommandRunner", batch_id: str, environ: Mapping[str, str]) -> Sequence[str]:
+        """See `BatchSystem`."""
+        from hpcdl.batch.command import understood
+        from hpcdl.slurm.jobs import dependents_argv, dependents_of
+        from hpcdl.slurm.text import checked
+
+        done = run(dependents_argv(str(os.getuid())))
+        return understood("squeue", lambda: dependents_of(batch_id, checked("squeue", done)))
 
     def site_report(self, adapter: "BatchAdapter", run: "CommandRunner") -> "SiteReport":
         """See `BatchSystem`."""

@@ -15,7 +15,8 @@ import pytest
 from hpcdl.allocation import detect
 from hpcdl.allocation.agents import TRIES, AgentOptions, AllocationAgents, agent_argv, wanted_back
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
-from hpcdl.allocation.run import AllocationOptions, AllocationRun, CannotRun, Signals, find_allocation, without_gpus
+from hpcdl.allocation.run import AllocationOptions, AllocationRun, CannotRun, find_allocation, without_gpus
+from hpcdl.allocation.signals import Signals
 from hpcdl.batch.adapter import Allocation, Completed
 from hpcdl.batch.system import BatchError, HalfAnAllocation
 from hpcdl.config.settings import Config
@@ -240,8 +241,6 @@ def test_how_many_may_follow_is_counted_down() -> None:
     assert of_a_chain({"HPCDL_CHAIN": "2"}, 5) == 2
     assert of_a_chain({"HPCDL_CHAIN": "0"}, 5) == 0
     assert of_a_chain({"HPCDL_CHAIN": "many"}, 5) == 5
-    assert of_a_chain({"SLURM_RESTART_COUNT": "0"}, 5) == 5
-    assert of_a_chain({"SLURM_RESTART_COUNT": "1"}, 5) == of_a_chain({"LSB_RESTART": "Y"}, 5) == 0
 
 
 def test_the_script_of_a_chain(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from hpcdl.allocation.run import Signals
+from hpcdl.allocation.signals import Signals
 
 ALL_LINES = 1000
 

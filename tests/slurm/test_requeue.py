@@ -1,0 +1,83 @@
+"""Allocations on a real Slurm that run again: requeued by hand, or for their first node, which was lost."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.home import Home
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def home(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Home]:
+    made = Home(slurm, tmp_path / "home")
+    yield made
+    made.stop()
+
+
+def runs_again(home: Home, slurm: SlurmCluster, batch_job: str) -> None:
+    """Until it runs a second time. Slurm holds a requeued batch job back for two minutes, which we do not wait for."""
+    slurm.wait_for(lambda: slurm.field(batch_job, "Restarts") == "1", what="the requeue")
+    slurm.until_state(batch_job, "PENDING")
+    slurm.run("scontrol", "update", f"JobId={batch_job}", "StartTime=now")
+    slurm.until_state(batch_job, "RUNNING")
+    home.until(lambda: set(slurm.nodes(batch_job)) <= set(home.connected()))
+
+
+def lines(slurm: SlurmCluster, batch_job: str, text: str) -> list[str]:
+    return [line for line in slurm.output(batch_job).splitlines() if text in line]
+
+
+def test_a_requeue_does_not_fork_the_chain(slurm: SlurmCluster, home: Home) -> None:
+    home.environment["HPCDL_OPTIONS"] = "--chain 3"
+    batch_job = home.allocate("-N1", "-t", "10")
+    home.submit("--step-s", 0.05, steps=1_000_000)  # else the next one would be cancelled at each end
+    slurm.wait_for(lambda: lines(slurm, batch_job, "is to go on after this one (2 more"), what="the next one")
+    (home.home / "chain.json").write_text(f'{{"slurm:{batch_job}:hpcdltest": ""}}')  # as killed before it was known
+    for already in range(1, 3):
+        slurm.run("scontrol", "requeue", batch_job)
+        slurm.wait_for(lambda: slurm.field(batch_job, "Restarts") == str(already), what="the requeue")  # noqa: B023
+        slurm.until_state(batch_job, "PENDING")
+        slurm.run("scontrol", "update", f"JobId={batch_job}", "StartTime=now")
+        found = "is to go on after this one already (2 more may follow)"
+        slurm.wait_for(lambda: len(lines(slurm, batch_job, found)) == already, what="the next one again")  # noqa: B023
+    listed = slurm.run("squeue", "-h", "-o", "%A %E").stdout.splitlines()
+    assert len(listed) == 2, listed
+    assert len([line for line in listed if line.endswith(f"afterany:{batch_job}(unfulfilled)")]) == 1
+    assert len(lines(slurm, batch_job, "1 node")) == 3  # nothing of the earlier runs is lost
+    assert len(lines(slurm, batch_job, "this batch job was requeued")) == 2
+
+
+def power_fails(slurm: SlurmCluster) -> None:
+    """Slurm notices by itself, or is told of it here."""
+    slurm.kill_node("n1")
+    slurm.down("n1", "power")
+
+
+@pytest.mark.parametrize("lose", [lambda slurm: slurm.down("n1"), power_fails], ids=["down", "power"])
+def test_the_loss_of_the_first_node_does_not_end_the_queue(
+    slurm: SlurmCluster, home: Home, lose: Callable[[SlurmCluster], None]
+) -> None:
+    batch_job = home.allocate("-w", "n1", "-N2", "-t", "10")
+    job = home.submit("--step-s", 0.05, "--save-every", 20, gpus="4", steps=1_000_000)
+    home.until_step(job, 30)
+    lose(slurm)
+    slurm.run("scontrol", "update", f"JobId={batch_job}", "ReqNodeList=", check=False)
+    runs_again(home, slurm, batch_job)
+    home.until(lambda: home.job(job)["state"] == "RUNNING")
+    home.until_step(job, home.job(job)["step"] + 20)
+    assert lines(slurm, batch_job, "this batch job was requeued")
+    assert len(lines(slurm, batch_job, "2 nodes")) == 2
+    home.cli("cancel", str(job))
+
+
+def test_the_loss_of_another_node_ends_its_step_only(slurm: SlurmCluster, home: Home) -> None:
+    batch_job = home.allocate("-w", "n[1-2]", "-t", "10")
+    slurm.kill_node("n2")
+    slurm.down("n2", "power")
+    home.until(lambda: home.connected() == ["n1"])
+    assert slurm.state(batch_job) == "RUNNING"
+    assert slurm.field(batch_job, "Restarts") == "0"
