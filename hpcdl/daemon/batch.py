@@ -17,11 +17,12 @@ from hpcdl.batch.adapter import BatchAdapter, PilotScript
 from hpcdl.batch.command import Commands
 from hpcdl.batch.system import BatchError
 from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.fold.nodes import UNTIL_CHANGED_S
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, Pilot, pilot_mark
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, World
-from hpcdl.core.rules.batch_poll import agreed, awaited_batch_jobs, doubted, strays
+from hpcdl.core.rules.batch_poll import SAME_S, agreed, awaited_batch_jobs, doubted, strays
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.wire.private_files import NotPrivate, make_private_folder
 
@@ -119,6 +120,8 @@ class BatchThread:
         self._leave_by: dict[int, float] = {}
         self._marked: tuple[BatchJob, ...] | None = None
         self._since: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
+        """What the last poll said of the ends of batch jobs."""
         self._turns = 0
         self._confirmed: dict[str, int] = {}
 
@@ -218,7 +221,9 @@ class BatchThread:
         asked_at = self._loop.now()
         if ids:
             try:
-                jobs = self._confirm(world, tuple(self.system.poll(sorted(ids)).values()), asked_at)
+                jobs = self._steady(
+                    world, self._confirm(world, tuple(self.system.poll(sorted(ids)).values()), asked_at)
+                )
             except BatchError as error:
                 self._away = error.away
                 self._troubles.bad("poll", str(error))
@@ -264,6 +269,20 @@ class BatchThread:
             self._troubles.good("listing")
         seen = {job.id: job for job in said if not doubted(world, (job,), asked_at, self.settings.own)}
         return tuple(seen.get(job.id) or both.get(job.id, job) for job in jobs)
+
+    def _steady(self, world: World, jobs: Sequence[BatchJob]) -> tuple[BatchJob, ...]:
+        """The poll, where another end of a walltime than the known one counts only once two in a row have told it."""
+        known = {node.allocation: node.until for node in world.nodes.values() if node.allocation and not node.lost}
+        known |= {each.batch_id: each.job.until for each in world.pilots.values() if each.job and not each.over}
+        last, self._ends = self._ends, {job.id: job.until for job in jobs if job.until is not None}
+
+        def is_news(job: BatchJob) -> bool:
+            end, before = known.get(job.id), last.get(job.id)
+            if job.until is None or end is None or abs(job.until - end) <= UNTIL_CHANGED_S:
+                return False
+            return before is None or abs(before - job.until) >= SAME_S
+
+        return tuple(replace(job, until=known[job.id]) if is_news(job) else job for job in jobs)
 
     def _look_for_strays(self) -> None:
         """Batch jobs with our mark that live though their pilots are over go on, or are ended, never left."""

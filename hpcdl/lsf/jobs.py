@@ -189,6 +189,7 @@ def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
             queue=queue[1] if queue else "",
             nodes=tuple(short(host) for host in compute_hosts(hosts_of(start[1]))) if start and ran else (),
             started_at=moment(start[0], now) if start and ran else None,
+            until=_planned_end(events, start[0], limit_of(block), now) if start and state in _RUNS else None,
             reason=reason,
             preempted="preempt" in reason.lower(),
             code=code,
@@ -215,6 +216,24 @@ def dependents_of(batch_id: str, text: str) -> tuple[str, ...]:
         for job, block in blocks.items()
         if _named(block, "Dependency Condition").replace('"', "") == wait and _named(block, "Job Name") == name
     )
+
+
+_RUNS = (BatchState.RUNNING, BatchState.ENDING)
+
+
+def _planned_end(events: list[tuple[str, str]], start: str, limit_s: float | None, now: float) -> float | None:
+    """When the run limit of a run that began at `start` is reached: what it was suspended for does not count."""
+    began, stopped, stopped_s = moment(start, now), None, 0.0
+    if began is None or limit_s is None:
+        return None
+    for when, event in events[[when for when, _ in events].index(start) :]:
+        turned = next((state for sign, state in _TURNS if sign.match(event)), None)
+        at = moment(when, now)
+        if turned is BatchState.SUSPENDED:
+            stopped = at if stopped is None else stopped
+        elif turned is not None and stopped is not None and at is not None:
+            stopped_s, stopped = stopped_s + at - stopped, None
+    return began + limit_s + stopped_s
 
 
 SAME_S = 2.0

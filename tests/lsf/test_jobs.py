@@ -352,3 +352,25 @@ def test_a_start_that_the_time_run_does_not_fit_to_is_left_to_the_minute() -> No
     told = running(NOW, run_time="3 second(s)", start_time="Jan 21 21:19")
     assert told.job.started_at == at("2026-01-21 21:19:00")
     assert running(NOW, run_time="60 second(s)", runtimelimit="10.0").job.until == NOW + 540
+
+
+BHIST = """
+Job <7>, Job Name <hpcdl>, User <jo>, Project <default>, Command <x>
+Sun Nov 22 06:00:00 2026: Submitted from host <login1>, to Queue <normal>;
+Sun Nov 22 06:10:00 2026: Dispatched 4 Task(s) on Host(s) <4*h1>, Allocated 4 Slot(s) on Host(s) <4*h1>;
+Sun Nov 22 06:10:01 2026: Starting (Pid 71);
+Sun Nov 22 06:20:00 2026: Suspended by the user or administrator;
+Sun Nov 22 06:25:00 2026: Running;
+
+ RUNLIMIT
+ 60.0 min of h1
+"""
+
+
+def test_bhist_says_when_the_run_limit_is_reached() -> None:
+    job = parse_bhist(BHIST, 0.0)["7"]
+    assert job.started_at is not None
+    assert job.until == job.started_at + 3600 + 300  # it was suspended for five minutes
+    assert parse_bhist(BHIST.replace(" RUNLIMIT\n 60.0 min of h1\n", ""), 0.0)["7"].until is None
+    stopped = BHIST.replace("Sun Nov 22 06:25:00 2026: Running;\n", "")
+    assert parse_bhist(stopped, 0.0)["7"].until is None

@@ -19,6 +19,9 @@ from hpcdl.core.rules.dependencies import batch_end
 MISSES = 3
 """Polls in a row in which the batch system must not know a batch job before it is concluded to be gone."""
 
+ENDS = 2
+"""Polls in a row in which a pilot that waits must have ended: no agent of it can say otherwise."""
+
 SAME_S = 60.0
 """Starts and ends of one run, reported by two commands, differ by less: some are rounded to the minute."""
 
@@ -53,6 +56,10 @@ def poll_events(
                 if waits:
                     yield ev.BatchDependencyEnded(awaited, None, how)
             continue
+        if job.state is BatchState.ENDED and pilot is not None and _waits(pilot) and not pilot.cancelled:
+            missed[job.id] = missed.get(job.id, 0) + 1
+            if missed[job.id] < ENDS:
+                continue
         missed.pop(job.id, None)
         if job.state is BatchState.ENDED and not _is_there(world, job.id, own):
             yield from _over(pilot, job.id, nodes, _how(job), job)
@@ -75,6 +82,11 @@ def awaited_batch_jobs(world: World, system: str) -> set[str]:
         for batch in world.awaited_batch
         if batch.startswith(f"{system}:") and _is_awaited(world, batch)
     }
+
+
+def _waits(pilot: Pilot) -> bool:
+    """Whether it was seen, and always waiting."""
+    return pilot.job is not None and pilot.job.state is BatchState.PENDING and not pilot.job.nodes
 
 
 def _is_awaited(world: World, batch: str) -> bool:
