@@ -17,8 +17,9 @@ from pathlib import Path
 
 from hpcdl.agent.child import dies_with
 from hpcdl.agent.departure import end_signals
-from hpcdl.batch.adapter import Allocation, BatchAdapter
-from hpcdl.batch.system import BatchError
+from hpcdl.batch.adapter import Allocation, BatchAdapter, ask_twice
+from hpcdl.batch.system import BatchError, Unsupported
+from hpcdl.core.model.pilot import BatchState
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -58,6 +59,7 @@ class _Node:
     not_before: float = 0.0
     failed: int = 0
     pause_s: float = PAUSE_S
+    why: str = ""
 
 
 def agent_argv(
@@ -122,6 +124,11 @@ class AllocationAgents:
         """Whether every node was left alone."""
         return all(node.stands is NodeStatus.ALONE for node in self._nodes.values())
 
+    @property
+    def left_alone(self) -> dict[str, str]:
+        """Nodes on which no agent can be started, each with the reason."""
+        return {name: node.why for name, node in self._nodes.items() if node.stands is NodeStatus.ALONE}
+
     def look(self) -> None:
         """Hears which agents have ended, and starts those that are missing."""
         now = self.monotonic()
@@ -185,6 +192,10 @@ class AllocationAgents:
                 # Where the batch job's first process is killed, its nodes are not ours any more.
                 preexec_fn=dies_with(os.getpid(), number=signal.SIGTERM),
             )
+        except Unsupported as error:
+            node.stands, node.why = NodeStatus.ALONE, str(error)
+            self.say(f"{name}: {error}: this node is left alone")
+            return
         except (BatchError, OSError) as error:
             self._failed(name, node, now, str(error))
             return
@@ -196,7 +207,8 @@ class AllocationAgents:
         if code == 0:
             node.stands = NodeStatus.GIVEN_BACK
             if not self._ending:
-                self.say(f"{name}: its agent has given the node back")
+                how = "this node was lost" if self._was_lost(name) else "its agent has given the node back"
+                self.say(f"{name}: {how}")
             return
         how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
         if self._ending or wanted_back(code):
@@ -207,10 +219,19 @@ class AllocationAgents:
             node.failed, node.pause_s = 0, PAUSE_S
         self._failed(name, node, now, f"its agent {how}")
 
+    def _was_lost(self, name: str) -> bool:
+        """Whether the batch system says that the batch job goes on without this node: what starts an agent may end with
+        0 then. Not known is no."""
+        try:
+            job = ask_twice(self.system, self.allocation.id)
+        except BatchError:
+            return False
+        return job.state is BatchState.RUNNING and bool(job.nodes) and name not in job.nodes
+
     def _failed(self, name: str, node: _Node, now: float, why: str) -> None:
         node.failed += 1
         if node.failed >= TRIES:
-            node.stands = NodeStatus.ALONE
+            node.stands, node.why = NodeStatus.ALONE, why
             self.say(f"{name}: {why}, for the {node.failed}th time: this node is left alone")
             return
         node.stands, node.not_before = NodeStatus.WAITS, now + node.pause_s

@@ -23,6 +23,7 @@ from hpcdl.wire.readable import readable
 READY_S = 300.0
 """A daemon that starts and says nothing for so long is ended; it says what it is at."""
 STATUS_S = 2.0
+ANSWER_S = 10.0
 PAUSE_S = 1.0
 TRIES = 5
 LASTED_S = 60.0
@@ -63,7 +64,7 @@ class DaemonProcess:
     _code: int | None = None
 
     def __post_init__(self) -> None:
-        self._client = Client(self.home, patience_s=0.0)
+        self._client = Client(self.home, patience_s=0.0, answer_s=ANSWER_S)
 
     def start(self) -> None:
         """Returns when it is ready. Raises NotStarted."""
@@ -171,6 +172,7 @@ class DaemonProcess:
 
     def stop(self, seconds: float, pause: Callable[[float], object]) -> bool:
         """Has it suspend everything and end; whether it has within so many seconds. `pause(s)` waits."""
+        self._ask()  # `status` is its last word, with what was submitted just now
         self._client.close()
         process = self._process
         if process is None or process.poll() is not None:

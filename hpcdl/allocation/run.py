@@ -22,6 +22,7 @@ from hpcdl.allocation.standby import Standby
 from hpcdl.batch.adapter import Allocation, BatchAdapter, CommandRunner
 from hpcdl.batch.command import run as run_command
 from hpcdl.batch.system import BatchError, system_named, systems
+from hpcdl.batch.without_agent import write_nodes_without_agent
 from hpcdl.config.settings import Config
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
 
@@ -106,6 +107,7 @@ class AllocationRun:
     say: Callable[[str], None]
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     command: CommandRunner = run_command
+    _left_alone: dict[str, str] | None = None
     _idle_since: float | None = None
     _next: NextAllocation = field(init=False)
     _signals: Signals = field(init=False)
@@ -156,8 +158,10 @@ class AllocationRun:
                 self._served.look()
                 self._next.look()
                 standby.look()
+                self._remember(agents.left_alone)
                 self._signals.wait(TURN_S)
             standby.end()
+            self._remember({})
             failed = self._served.failed or agents.hopeless
             self._end(why, agents)
         return 1 if failed else 0
@@ -172,6 +176,15 @@ class AllocationRun:
             self.say("this batch job was requeued, by somebody or for a lost node, and goes on from the last saves")
         if allocation.gpus == 0 and self.wishes.emulate_gpus in ("", "auto"):
             self.say(without_gpus(self.system.kind, has_driver()))
+
+    def _remember(self, left_alone: Mapping[str, str]) -> None:
+        """The nodes without an agent, for who asks the daemon or the doctor."""
+        if left_alone != self._left_alone:
+            self._left_alone = dict(left_alone)
+            try:
+                write_nodes_without_agent(self.home, self.allocation.id, left_alone)
+            except OSError as error:
+                log.warning("which nodes have no agent cannot be written down: %s", error)
 
     def _places(self) -> dict[str, tuple[str, ...]]:
         try:

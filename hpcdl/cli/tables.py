@@ -207,6 +207,12 @@ def node_rows(nodes: Sequence[Row]) -> Rows:
     return rows
 
 
+def _without_agent(row: Row) -> Row:
+    """A node of an allocation on which no agent could be started."""
+    none = dict.fromkeys(("cpus", "until", "kinds", "counts", "jobs", "util", "used", "memory", "power"))
+    return {**none, **row, "agent": "none", "detail": row["reason"]}
+
+
 def gpu_rows(nodes: Sequence[Row], *, bare: bool = False) -> Rows:
     """Rows of GPUs from the answer of `GET /v1/nodes`: with an `id` like `n1:0`, their node, and the node's agent.
 
@@ -436,8 +442,10 @@ class Machines(List):
             rows = self.kind.sort(gpu_rows(answer["nodes"]), self.by)
             value = {"schema": answer["schema"], "gpus": rows}
             return Listing(value, [row["id"] for row in rows], self.table(rows) if output is Output.TABLE else [])
+        without = [_without_agent(each) for each in answer.get("without_agent", ())]
         rows = self.kind.sort(node_rows(answer["nodes"]), self.by)
         named = {node["name"]: node for node in answer["nodes"]}
         names = [row["name"] for row in rows]
+        rows = [*rows, *without]
         lines = self.table(folded_nodes(rows, self.shown) if self.folds else rows)
         return Listing({**answer, "nodes": [named[name] for name in names]}, names, lines, away_note(answer["nodes"]))

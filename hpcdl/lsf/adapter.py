@@ -65,7 +65,7 @@ from hpcdl.lsf.text import TRIES, Calls, Pause, Which
 
 COMMANDS = (
     "bsub", "bjobs", "bhist", "bhosts", "bqueues", "bslots", "bkill", "bstop", "bresume", "lsid", "lshosts",
-    "blaunch", "jsrun", "jobstat",
+    "blaunch", "jsrun", "lsrun", "jobstat",
 )  # fmt: skip
 
 QUICK_S = 10.0
@@ -313,20 +313,27 @@ class Lsf:
             raise BatchError(f"bkill -s {name}: job {batch_id} has ended already")
 
     def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
-        """By blaunch, or by jsrun where jobs are started from a launch node. See `jsrun_argv` about its node."""
+        """By blaunch, or by jsrun where jobs are started from a launch node; without both by lsrun. By ssh only where
+        the site's file says so. See `jsrun_argv` about its node."""
         by = self._ways.launcher
         if by == "auto":
             jsrun = self._calls.has("jsrun") and (self._through_launch_node or not self._calls.has("blaunch"))
-            by = "jsrun" if jsrun else "blaunch"
+            by = "jsrun" if jsrun else next((name for name in ("blaunch", "lsrun") if self._calls.has(name)), "none")
         if node not in allocation.nodes:
             raise BatchError(f"{node} is no node of LSF job {allocation.id}")
         if by == "jsrun":
             return tuple(environment.jsrun_argv(argv, allocation.gpus))
-        if self._calls.has("blaunch"):
-            return tuple(environment.blaunch_argv(self._full.get(node, node), argv))
+        host = self._full.get(node, node)
+        if by == "blaunch" and self._calls.has("blaunch"):
+            return tuple(environment.blaunch_argv(host, argv))
         if node == allocation.here:
             return tuple(argv)
-        raise Unsupported(f"neither blaunch nor jsrun is on PATH: no agent can be started on {node}")
+        if by == "ssh":
+            return tuple(environment.ssh_argv(host, argv))
+        if by == "lsrun" and self._calls.has("lsrun"):
+            return ("lsrun", "-m", host, *argv)
+        missing = "neither blaunch, jsrun nor lsrun is" if by == "none" else f"{by} is not"
+        raise Unsupported(f"{missing} on PATH, so no agent can be started there (launcher: ssh in the site's file)")
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Always {}: LSF knows groups of hosts, not switches."""
@@ -484,8 +491,11 @@ class Lsf:
             lines.append("no queue has BACKFILL: bslots shows no window at all, and there are no backfill holes")
         if not has("bhist"):
             lines.append("no bhist: how a pilot ended that bjobs has forgotten stays unknown")
-        if not has("blaunch") and not has("jsrun"):
-            lines.append("neither blaunch nor jsrun: an agent can only be started on an allocation's first node")
+        if not any(map(has, ("blaunch", "jsrun", "lsrun"))) and self._ways.launcher != "ssh":
+            lines.append(
+                "neither blaunch, jsrun nor lsrun: an agent can only be started on an allocation's first node; "
+                "launcher: ssh in the site's file has ssh start the others, where the site allows that"
+            )
         if not self._gpus_of(rows):
             lines.append(
                 "lshosts -gpu and bhosts -gpu tell of no GPUs: a backfill hole's are known once agents run there"

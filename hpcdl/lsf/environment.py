@@ -4,6 +4,7 @@ Half an allocation is refused. What bsub needs of this environment, or must not 
 """
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,11 @@ def outside(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 def blaunch_argv(host: str, argv: Sequence[str]) -> list[str]:
     """One command on one host. With -z, for without it a relative of LSF takes the hosts of its environment."""
     return ["blaunch", "-z", host, *argv]
+
+
+def ssh_argv(host: str, argv: Sequence[str]) -> list[str]:
+    """One command on one host, by a terminal of its own: where ssh ends, it gets SIGHUP."""
+    return ["ssh", "-tt", "-x", "-o", "BatchMode=yes", "--", host, f"exec {shlex.join(argv)}"]
 
 
 def jsrun_argv(argv: Sequence[str], gpus: int | None) -> list[str]:

@@ -51,7 +51,7 @@ class LsfSystem(BatchSystem):
     site_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "submit_by": ("auto", "stdin", "file"),
         "nodes_by": ("auto", "slots", "nodes"),
-        "launcher": ("auto", "blaunch", "jsrun"),
+        "launcher": ("auto", "blaunch", "jsrun", "lsrun", "ssh"),
         "select": (),
     }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from hpcdl.allocation.pilot import run_pilot
 from hpcdl.allocation.run import AllocationOptions, AllocationRun
 from hpcdl.batch.adapter import Allocation, Capabilities, Completed, PilotScript
+from hpcdl.batch.system import Unsupported
 from hpcdl.config.settings import load_config
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 
@@ -22,8 +23,9 @@ class Here:
 
     kind = "slurm"
 
-    def __init__(self, asked: Path) -> None:
+    def __init__(self, asked: Path, without: str = "") -> None:
         self._asked = asked
+        self._without = without
 
     def ask(self, text: str) -> None:
         with self._asked.open("a") as file:
@@ -74,6 +76,8 @@ class Here:
         self.ask(f"signal {batch_id} {name}")
 
     def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
+        if node == self._without:
+            raise Unsupported("no agent there")
         return ("env", "CUDA_VISIBLE_DEVICES=0,1", *argv)
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -92,8 +96,9 @@ def main() -> int:
     parser.add_argument("--chain", type=int)
     parser.add_argument("--script", type=Path)
     parser.add_argument("--idle-exit", type=float)
+    parser.add_argument("--without", default="")
     given = parser.parse_args()
-    system = Here(given.home.parent / "asked")
+    system = Here(given.home.parent / "asked", given.without)
     nodes = tuple(given.nodes.split(","))
     until = time.time() + given.seconds
     allocation = Allocation("slurm", given.id, nodes, 2, until, time.time(), "normal", nodes[0])

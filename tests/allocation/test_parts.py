@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
 from hpcdl.allocation.run import AllocationOptions, AllocationRun, CannotRun, find_allocation, without_gpus
 from hpcdl.allocation.signals import Signals
 from hpcdl.batch.adapter import Allocation, Completed
-from hpcdl.batch.system import BatchError, HalfAnAllocation
+from hpcdl.batch.system import BatchError, HalfAnAllocation, Unsupported
 from hpcdl.config.settings import Config
+from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.lsf.system import SYSTEM as LSF
 from hpcdl.slurm.system import SYSTEM as SLURM
 from tests.allocation.batchjob import Here
@@ -111,6 +112,32 @@ def test_a_node_whose_agent_cannot_start_is_left_alone(tmp_path: Path) -> None:
     assert said[-1].startswith(f"n1: its agent ended with code 4, for the {TRIES}th time: this node is left alone")
     assert agents.hopeless
     assert not agents.given_back
+
+
+def test_a_node_on_which_nothing_can_start_an_agent_is_not_tried_again(tmp_path: Path) -> None:
+    class Without(Scripted):
+        def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
+            self.launched.append(node)
+            raise Unsupported("neither blaunch, jsrun nor lsrun is on PATH")
+
+    system = Without(tmp_path)
+    agents, said = made(system, Clock())
+    for _ in range(3):
+        agents.look()
+    assert system.launched == ["n1", "n2"]
+    assert said[0] == "n1: neither blaunch, jsrun nor lsrun is on PATH: this node is left alone"
+    assert agents.hopeless
+    assert agents.left_alone == dict.fromkeys(("n1", "n2"), "neither blaunch, jsrun nor lsrun is on PATH")
+
+
+def test_a_node_that_was_lost_has_given_nothing_back(tmp_path: Path) -> None:
+    class Shrunk(Scripted):
+        def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
+            return {each: BatchJob(each, BatchState.RUNNING, nodes=("n1",)) for each in ids}
+
+    agents, said = made(Shrunk(tmp_path, n1="raise SystemExit(0)", n2="raise SystemExit(0)"), Clock())
+    looks(agents)
+    assert sorted(said) == ["n1: its agent has given the node back", "n2: this node was lost"]
 
 
 def test_an_agent_that_lasted_is_no_failure_of_its_node(tmp_path: Path) -> None:

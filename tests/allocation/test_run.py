@@ -134,6 +134,21 @@ def test_what_is_lost_is_started_again_and_a_second_one_waits(batch: BatchJobs) 
     assert "SIGINT came" in batch.output(waiting)
 
 
+def test_a_node_without_an_agent_is_listed_with_the_reason(batch: BatchJobs) -> None:
+    first = batch.begin("26", "n1,n2", 3600, "--without", "n2")
+    batch.up("n1")
+    batch.until(lambda: "no agent there" in batch.cli("ls", "nodes"))
+    assert batch.cli("ls", "nodes", "--json")["without_agent"] == [
+        {"name": "n2", "allocation": "26", "reason": "no agent there"}
+    ]
+    assert "none could be started on n2 of batch job 26: no agent there" in batch.cli("doctor")
+    first.send_signal(signal.SIGTERM)
+    out = batch.output(first)
+    assert "n2: no agent there: this node is left alone" in out
+    assert "SIGTERM came: everything is saved; no next allocation was submitted: sbatch jobscripts/hpcdl.slurm" in out
+    assert not (batch.home / "without-agent.json").exists()
+
+
 def test_nothing_outlives_a_batch_job_that_is_killed(batch: BatchJobs) -> None:
     first = batch.begin("25", "n1")
     batch.up("n1")

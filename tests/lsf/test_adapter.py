@@ -273,8 +273,13 @@ def test_agents_from_a_launch_node_by_jsrun() -> None:
     assert (found.nodes, found.here, found.gpus) == (("h1", "h2"), "", 0)
     assert lsf.launch(found, "h1", ["agent"])[0] == "jsrun"
     assert fake.lsf(ways=LsfSettings(launcher="blaunch"), without=()).launch(found, "h1", ["agent"])[0] == "blaunch"
-    with pytest.raises(Unsupported, match="neither blaunch nor jsrun"):
-        fake.lsf(without=("blaunch", "jsrun")).launch(found, "h1", ["agent"])
+    none = ("blaunch", "jsrun")
+    assert fake.lsf(without=none).launch(found, "h1", ["agent"]) == ("lsrun", "-m", "h1", "agent")
+    with pytest.raises(Unsupported, match="neither blaunch, jsrun nor lsrun is on PATH"):
+        fake.lsf(without=(*none, "lsrun")).launch(found, "h1", ["agent"])
+    by_ssh = fake.lsf(ways=LsfSettings(launcher="ssh"), without=none).launch(found, "h1", ["agent", "--home", "/a b"])
+    assert by_ssh[0] == "ssh"
+    assert by_ssh[-2:] == ("h1", "exec agent --home '/a b'")
 
 
 def test_what_it_can() -> None:
@@ -303,7 +308,7 @@ def test_what_a_relative_lacks_and_what_that_costs() -> None:
     fake = relative(
         lsid="openlava 4.0 project\nMy cluster name is openlava\n", lshosts=Completed("", "lshosts: usage\n", 255)
     )
-    told = fake.lsf(without=("bslots", "jsrun", "jobstat", "blaunch", "bhist")).capabilities()
+    told = fake.lsf(without=("bslots", "jsrun", "jobstat", "blaunch", "lsrun", "bhist")).capabilities()
     assert not told.json
     said = "\n".join(told.missing)
     for part in (

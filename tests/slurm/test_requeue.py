@@ -18,9 +18,9 @@ def home(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Home]:
     made.stop()
 
 
-def runs_again(home: Home, slurm: SlurmCluster, batch_job: str) -> None:
-    """Until it runs a second time. Slurm holds a requeued batch job back for two minutes, which we do not wait for."""
-    slurm.wait_for(lambda: slurm.field(batch_job, "Restarts") == "1", what="the requeue")
+def runs_again(home: Home, slurm: SlurmCluster, batch_job: str, times: int = 1) -> None:
+    """Until it has begun so often again. Slurm holds a requeued one back for two minutes, which we do not wait for."""
+    slurm.wait_for(lambda: slurm.field(batch_job, "Restarts") == str(times), 90, "the requeue")
     slurm.until_state(batch_job, "PENDING")
     slurm.run("scontrol", "update", f"JobId={batch_job}", "StartTime=now")
     slurm.until_state(batch_job, "RUNNING")
@@ -34,16 +34,14 @@ def lines(slurm: SlurmCluster, batch_job: str, text: str) -> list[str]:
 def test_a_requeue_does_not_fork_the_chain(slurm: SlurmCluster, home: Home) -> None:
     home.environment["HPCDL_OPTIONS"] = "--chain 3"
     batch_job = home.allocate("-N1", "-t", "10")
-    home.submit("--step-s", 0.05, steps=1_000_000)  # else the next one would be cancelled at each end
+    home.submit("--step-s", 0.05, steps=1_000_000)  # else the next one is cancelled at each end
     slurm.wait_for(lambda: lines(slurm, batch_job, "is to go on after this one (2 more"), what="the next one")
     (home.home / "chain.json").write_text(f'{{"slurm:{batch_job}:hpcdltest": ""}}')  # as killed before it was known
-    for already in range(1, 3):
+    for already in (1, 2):
         slurm.run("scontrol", "requeue", batch_job)
-        slurm.wait_for(lambda: slurm.field(batch_job, "Restarts") == str(already), what="the requeue")  # noqa: B023
-        slurm.until_state(batch_job, "PENDING")
-        slurm.run("scontrol", "update", f"JobId={batch_job}", "StartTime=now")
+        runs_again(home, slurm, batch_job, already)
         found = "is to go on after this one already (2 more may follow)"
-        slurm.wait_for(lambda: len(lines(slurm, batch_job, found)) == already, what="the next one again")  # noqa: B023
+        slurm.wait_for(lambda: len(lines(slurm, batch_job, found)) == already, 60, "the next one again")  # noqa: B023
     listed = slurm.run("squeue", "-h", "-o", "%A %E").stdout.splitlines()
     assert len(listed) == 2, listed
     assert len([line for line in listed if line.endswith(f"afterany:{batch_job}(unfulfilled)")]) == 1

@@ -17,6 +17,7 @@ from hpcdl.batch.adapter import AdapterSettings, Allocation, BatchAdapter, Capab
 from hpcdl.batch.command import run
 from hpcdl.batch.site import SiteError, SiteFile, load_site
 from hpcdl.batch.system import BatchError, HalfAnAllocation, systems
+from hpcdl.batch.without_agent import nodes_without_agent
 from hpcdl.cli.doctor.machine import Check, CheckState, fail, ok, warn
 from hpcdl.cli.job_row import moment_text
 from hpcdl.config.layers import ConfigError
@@ -101,6 +102,15 @@ def _capabilities(system: BatchAdapter, *, needed: bool) -> tuple[list[Check], d
     return list(_told(found)), about | asdict(found)
 
 
+def agents_missing(home: Path) -> list[Check]:
+    """The nodes of the last allocation on which no agent could be started, a warning each."""
+    step = "hpcdl agent --node NAME there says more; where nothing starts it, launcher in the site's file (docs/lsf.md)"
+    return [
+        warn("agents", f"none could be started on {each.name} of batch job {each.allocation}: {each.reason}", step)
+        for each in nodes_without_agent(home)
+    ]
+
+
 def _told(found: Capabilities) -> Iterator[Check]:
     form = "JSON" if found.json else "text (no JSON)"
     yield ok("batch system", f"{found.kind} {found.version or 'of unknown version'}, read as {form}")
@@ -109,7 +119,9 @@ def _told(found: Capabilities) -> Iterator[Check]:
     lacks = f"; not there: {', '.join(absent)}" if absent else ""
     yield ok("batch commands", f"{', '.join(there) or 'none'}{lacks}")
     for line in found.missing:
-        yield warn("batch lacks", line, "nothing to do: hpcdl does without it, at that cost")
+        nothing = "hpcdl does without it, at that cost"
+        step = f"set that, or nothing: {nothing}" if "site's file" in line else f"nothing to do: {nothing}"
+        yield warn("batch lacks", line, step)
     yield ok("preemption", found.preemption or "none: what runs is not taken off its nodes")
     if found.queues:
         limits = {name: [f"{key} {value}".strip() for key, value in _of_queue(found, name)] for name in found.queues}

@@ -46,11 +46,12 @@ def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | 
 
         checks = list(security_checks(home))
     else:
-        from hpcdl.cli.doctor.batch_system import batch_checks, read_settings
+        from hpcdl.cli.doctor.batch_system import agents_missing, batch_checks, read_settings
 
         config, site_file, read = read_settings(home)
         found, batch = batch_checks(config, site_file, os.environ)
         checks = [*local_checks(home), *read, *local_checkpoints(config.local_checkpoints), sharing(config), *found]
+        checks += agents_missing(home)
     rows: list[Row] = [
         {"name": each.name, "state": each.state.value, "detail": each.detail, "next": each.next} for each in checks
     ]

@@ -1,8 +1,12 @@
 """The API's routes about nodes: their GPUs, draining them, and excluding them or their GPUs (docs/api.md)."""
 
+from pathlib import Path
+
 from starlette.requests import Request
 
+from hpcdl.batch.without_agent import nodes_without_agent
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.world import World
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem, body_of, flag_in, number_in, text_in
@@ -15,10 +19,12 @@ REASON = 200
 
 @route("GET", "/v1/nodes", nodes_seen)
 async def nodes(api: ApiContext, request: Request) -> Json:
-    """All nodes, with the newest sample of each GPU."""
+    """All nodes, with the newest sample of each GPU; and those of an allocation on which no agent could be started."""
     rows, beats = await api.rows(), api.hub.heartbeats()
     samples = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
-    return {"nodes": [rows.node(name, samples.get(name, {})) for name in sorted(rows.world.nodes)]}
+    without = [to_json(each) for each in nodes_without_agent(Path(api.about.home))]
+    found = [rows.node(name, samples.get(name, {})) for name in sorted(rows.world.nodes)]
+    return {"nodes": found, "without_agent": without}
 
 
 @route("POST", "/v1/nodes/{node:str}/drain")
