@@ -134,11 +134,12 @@ def _pause(pilots: Sequence[Pilot], now: float, known: Set[str]) -> tuple[float,
         return last_at, "a pilot was cancelled by hand"  # the next one would take the same nodes at once
     streak: list[Pilot] = []
     for pilot in sorted(pilots, key=lambda each: each.id, reverse=True):
-        if pilot.refused or _no_use(pilot) or _failed_at_once(pilot) or (pilot.over and _never_ran(pilot)):
+        waited_in_vain = pilot.over and not pilot.refused and _never_ran(pilot)
+        if _refused(pilot) or _no_use(pilot) or _failed_at_once(pilot) or waited_in_vain:
             streak.append(pilot)
         elif pilot.batch_id and not _never_ran(pilot) and (pilot.over or not known.isdisjoint(pilot.nodes)):
             break
-    sure = any(each.refused or _no_use(each) or _failed_at_once(each) for each in streak)
+    sure = any(_refused(each) or _no_use(each) or _failed_at_once(each) for each in streak)
     times = len(streak) - (0 if sure else 1)
     if times <= 0:
         return -math.inf, ""
@@ -148,9 +149,14 @@ def _pause(pilots: Sequence[Pilot], now: float, known: Set[str]) -> tuple[float,
         return (last.since if last.over else now) + pause_s, f"the last pilot was of no use ({last.cancelled})"
     if _failed_at_once(last):
         return last.since + pause_s, f"the last pilot failed at once ({last.how}; see logs/pilots/p{last.id}.log)"
-    what = "the batch system refused the last pilot" if last.refused else "the last pilots waited in vain"
-    why = last.how if last.refused else (last.job.reason if last.job is not None else "")
+    what = "the batch system refused the last pilot" if _refused(last) else "the last pilots waited in vain"
+    why = last.how if _refused(last) else (last.job.reason if last.job is not None else "")
     return last.since + pause_s, f"{what} ({why})" if why else what
+
+
+def _refused(pilot: Pilot) -> bool:
+    """By the batch system; one that was not wanted any more was never submitted."""
+    return pilot.refused and not pilot.cancelled
 
 
 def _ended_by_hand(pilot: Pilot) -> bool:

@@ -378,6 +378,8 @@ class BatchThread:
             for pilot in requested:
                 self._again(pilot, error, now)
             return
+        if strays(self._loop.world, instance, ours)[0]:
+            return  # one that was taken to be over was requeued: the next poll has it go on, and then counts anew
         lives = sorted(ours, key=lambda job: (job.state is not BatchState.ENDED, len(job.id), job.id))
         there = {job.mark: job for job in lives}  # of two with one mark that which lives, else the later one
         submitted = 0

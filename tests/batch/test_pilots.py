@@ -231,6 +231,13 @@ def test_after_refusals_there_are_pauses_that_grow() -> None:
     assert chosen(job(), pilots=(replace(no, since=NOW - 100.0),)).ask
 
 
+def test_a_pilot_that_was_never_submitted_was_not_refused() -> None:
+    left_out = pilot(1, since=NOW - 10.0, how="not submitted: the site allows 2 pilots", refused=True)
+    left_out = replace(left_out, cancelled="the site allows 2 pilots")
+    assert chosen(job(), holes=(HOLE,), pilots=(left_out,)).ask
+    assert chosen(job(), holes=(HOLE,), pilots=(replace(left_out, id=2), replace(left_out, id=1))).notes == ()
+
+
 def test_after_its_user_cancelled_a_pilot_there_is_a_pause() -> None:
     gone = pilot(1, since=NOW - 30.0, how="CANCELLED", cancelled=BY_USER)
     choice = chosen(job(), pilots=(gone,))

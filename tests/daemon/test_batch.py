@@ -419,6 +419,51 @@ def test_what_the_list_lacks_is_asked_for_alone(scene: Scene) -> None:
     assert not scene.pilot().over
 
 
+def test_another_end_of_a_walltime_counts_once_two_polls_have_told_it(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    waits = scene.system.jobs["100"]
+    runs = replace(waits, state=BatchState.RUNNING, nodes=("n1",), started_at=5.0, until=3600.0)
+
+    def ends_at(said: float) -> float | None:
+        scene.system.jobs["100"] = replace(runs, until=said)
+        scene.turn(31.0)
+        job = scene.pilot().job
+        return None if job is None else job.until
+
+    assert [ends_at(said) for said in (3600.0, 99_999.0, 3600.0, 7200.0, 7200.0)] == [3600.0] * 4 + [7200.0]
+    scene.system.truth = {"100": runs}  # the second command contradicts
+    assert [ends_at(303_600.0) for _ in range(3)] == [7200.0] * 3
+
+
+def test_a_pilot_that_waits_is_over_after_two_polls(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    waits = scene.system.jobs["100"]
+    scene.turn(31.0)
+    for state in (BatchState.ENDED, BatchState.PENDING, BatchState.ENDED):
+        scene.system.jobs["100"] = replace(waits, state=state)
+        scene.turn(31.0)
+        assert not scene.pilot().over
+    scene.turn(31.0)
+    assert scene.pilot().over
+
+
+def test_no_pilot_is_submitted_while_one_that_was_requeued_lives(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    runs = replace(scene.system.jobs["100"], state=BatchState.RUNNING, nodes=("n1",), started_at=5.0)
+    for job in (runs, replace(runs, state=BatchState.ENDED)):
+        scene.system.jobs["100"] = job
+        scene.turn(31.0)
+    assert scene.pilot().over
+    scene.want(ONE)
+    scene.system.jobs["100"] = replace(runs, state=BatchState.PENDING, nodes=(), started_at=None)
+    before = scene.system.times("submit")
+    scene.turn(1.0)
+    assert scene.system.times("submit") == before
+
+
 def test_a_pilot_that_only_the_second_command_lists_is_seen(scene: Scene) -> None:
     scene.want(ONE)
     scene.turn()
