@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from hpcdl.wire import http_client
 from hpcdl.wire.access import NAME, AccessError, AccessFile, CopiedHome, NoAccessFile, read_access
 from hpcdl.wire.http_client import Disconnected, HttpConnection, HttpError
+from hpcdl.wire.last_start import start_step
 from hpcdl.wire.tls import client_context
 
 Answer: TypeAlias = dict[str, Any]
@@ -27,7 +28,6 @@ ANSWER_S = 30.0  # until the daemon must have answered, besides the seconds that
 PATIENCE_S = 15.0  # for a daemon that went away in the middle of a request
 FOLLOW_S = 60.0  # the same for commands that stay: wait, logs -f, events --follow
 _QUIET_S = 1.0  # an absence shorter than this is not worth a note
-START = "start one with: hpcdl daemon start"
 
 
 class ClientError(Exception):
@@ -212,7 +212,7 @@ class Client:
             self.close()
             raise self._silent(limit_s) from None
         except (OSError, HttpError) as error:
-            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {START}") from None
+            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {start_step(self.home)}") from None
         except BaseException:
             self.close()  # Ctrl-C: what is still to come answers this question, not the next one
             raise
@@ -227,11 +227,11 @@ class Client:
         except CopiedHome as error:
             raise CopyWithoutDaemon(str(error)) from None
         except NoAccessFile:  # also where there is one by now
-            raise _Absent(f"no daemon is running for {self.home}: {START}") from None
+            raise _Absent(f"no daemon is running for {self.home}: {start_step(self.home)}") from None
         except AccessError as error:
             if (self.home / NAME).exists():  # damaged or open to others: waiting does not help
                 raise AccessUnusable(str(error)) from None
-            raise _Absent(f"no daemon is running for {self.home}: {START}") from None
+            raise _Absent(f"no daemon is running for {self.home}: {start_step(self.home)}") from None
         if self._access is not None and access.instance != self._access.instance:
             raise ClientError(f"another daemon took over {self.home}: run the command again")
         where = f"{access.host}:{access.port}"
@@ -246,17 +246,22 @@ class Client:
             self._access = access
             raise self._silent(self._limit_s()) from None
         except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
-            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {START}") from None
+            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {start_step(self.home)}") from None
         except ssl.SSLError:
+            step = start_step(self.home)
             raise _Absent(
-                f"no daemon is running for {self.home} (what listens on {where} is something else): {START}"
+                f"no daemon is running for {self.home} (what listens on {where} is something else): {step}"
             ) from None
         except ConnectionRefusedError:
-            raise _Absent(f"no daemon is running for {self.home} (nothing listens on {where}): {START}") from None
+            raise _Absent(
+                f"no daemon is running for {self.home} (nothing listens on {where}): {start_step(self.home)}"
+            ) from None
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ClientError(f"cannot connect to {where}: {_words(error)}: close some files") from None
-            raise _Absent(f"no daemon can be reached for {self.home} on {where} ({_words(error)}): {START}") from None
+            raise _Absent(
+                f"no daemon can be reached for {self.home} on {where} ({_words(error)}): {start_step(self.home)}"
+            ) from None
         self._access = access
         self._connection = connection
         return connection

@@ -25,6 +25,7 @@ from hpcdl.batch.system import BatchError, system_named, systems
 from hpcdl.batch.without_agent import write_nodes_without_agent
 from hpcdl.config.settings import Config
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.wire.last_start import remember_start
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -207,6 +208,7 @@ class AllocationRun:
                     self.say(f"waiting for the lease: {error}")
             else:
                 where = self._address or self.config.listen_host
+                self._remember_start()
                 self.say(f"daemon of {self.home} on {socket.gethostname()} ({where})")
                 return True
             end = time.monotonic() + AGAIN_S
@@ -214,6 +216,12 @@ class AllocationRun:
                 left_s = self.left_s()
                 if self._signals.wait(TURN_S) or (left_s is not None and left_s < self._leave_s()):
                     return False
+
+    def _remember_start(self) -> None:
+        try:
+            remember_start(self.home, system_named(self.system.kind).submit_line)
+        except OSError as error:
+            log.warning("how this daemon was started cannot be written down: %s", error)
 
     def _leave_s(self) -> float:
         """So long before the walltime's end all is to be saved: for the slowest save, as the daemon has measured it."""

@@ -10,8 +10,9 @@ import click
 
 from hpcdl.cli.job_row import connect, duration_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_json, print_table, say
-from hpcdl.client import START, ClientError, DaemonAway
+from hpcdl.client import ClientError, DaemonAway
 from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.wire.last_start import start_command, start_step
 
 
 @click.group()
@@ -93,11 +94,11 @@ def stop(ctx: click.Context, now: bool, output: Output) -> None:
     try:
         answer = launch.stop(home, now)
     except DaemonAway as error:
-        why = str(error).removesuffix(f": {START}")
+        why = str(error).removesuffix(f": {start_step(home)}")
         if any(home.glob("lease.*")):  # it has died, or it hangs
             if why == str(error):
                 raise
-            step = "hpcdl daemon start takes them over, and a stop then saves them"
+            step = f"{start_command(home)} takes them over, and a stop then saves them"
             raise DaemonAway(f"{why}, and it was not stopped: its jobs may go on; {step}") from None
         if output is Output.JSON:
             print_json({"daemon": None})

@@ -12,6 +12,7 @@ from hpcdl.cli.job_row import duration_text
 from hpcdl.cli.output import Row, cut, escape
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
 from hpcdl.core.model.units import count
+from hpcdl.wire.last_start import start_command
 
 WIDTH = 80
 _ANSWER_S = 3.0
@@ -38,14 +39,14 @@ def _without(home: Path, error: ClientError) -> Iterator[str]:
     yield (f"no daemon runs for {home}" if isinstance(error, DaemonAway) else str(error))
     if (home / "ledger.sqlite").exists():
         yield from _next(
-            ("hpcdl daemon start", "start it: jobs go on where they were"),
+            (start_command(home), "start it: jobs go on where they were"),
             ("hpcdl ls --all", "what there was"),
             ("hpcdl doctor", "check what hpcdl needs here"),
         )
     else:
         yield from _next(
             ("hpcdl doctor", "check what hpcdl needs here"),
-            ("hpcdl daemon start", "start the daemon"),
+            (start_command(home), "start the daemon"),
             ("hpcdl submit -- python train.py", "queue a job"),
         )
 

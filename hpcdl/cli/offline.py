@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcdl.cli.output import AS_OF, say
-from hpcdl.client import START, Client, ClientError, CopyWithoutDaemon, DaemonAway
+from hpcdl.client import Client, ClientError, CopyWithoutDaemon, DaemonAway
 from hpcdl.wire.http_client import HttpResponse
 
 if TYPE_CHECKING:
@@ -170,11 +170,12 @@ def as_of_text(home: Path, at: float) -> str:
     """That answers are as of then, and what a daemon would take in."""
     from hpcdl.cli.job_row import moment_text
     from hpcdl.core.model.units import count
+    from hpcdl.wire.last_start import start_step
     from hpcdl.wire.spool import FOLDER, waiting
 
     number = waiting(home)
     spooled = f"; it takes in {count(number, 'submit')} spooled in {home / FOLDER}" if number else ""
-    return f"as of {moment_text(at)}, no daemon: {START}{spooled}"
+    return f"as of {moment_text(at)}, no daemon: {start_step(home)}{spooled}"
 
 
 @contextmanager

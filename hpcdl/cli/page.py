@@ -12,7 +12,8 @@ import click
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import AS_OF, Output, escape, outputs_as
 from hpcdl.cli.params import READERS, OneOf, OutputFile, Seconds, local_time, replace_file
-from hpcdl.client import START, Client, ClientError, path_with
+from hpcdl.client import Client, ClientError, path_with
+from hpcdl.wire.last_start import start_step
 
 HOURS = 3.0
 
@@ -74,7 +75,7 @@ class Picture:
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise ClientError("the daemon's answer is not of this form: use the daemon's hpcdl") from None
             offline = AS_OF in click.get_current_context().meta
-            self._answer, self._note = answer, f"No daemon runs: {START}" if offline else ""
+            self._answer, self._note = answer, f"No daemon runs: {start_step(self._client.home)}" if offline else ""
         except ClientError as error:
             if not self._answer:
                 raise

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.client import Client, DaemonAway
+from hpcdl.wire.last_start import BY_HAND, remember_start
 from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
 from hpcdl.wire.readable import readable
 
@@ -59,6 +60,7 @@ def start(
     try:
         make_private_folder(home)
         out = open_private(home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        remember_start(home, BY_HAND)
     except NotPrivate as error:
         raise LaunchError(f"cannot use this folder: {error}") from error
     except OSError as error:

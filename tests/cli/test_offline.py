@@ -18,7 +18,6 @@ from typing import IO, Any
 import pytest
 
 from hpcdl.cli.job_row import moment_text
-from hpcdl.client import START
 from hpcdl.config.settings import Config
 from hpcdl.core.model.events import DaemonStarted, DaemonStopping, NodeSilent
 from hpcdl.core.model.units import short_seconds_text
@@ -30,12 +29,15 @@ from hpcdl.daemon.offline import OfflineApi
 from hpcdl.ledger import Lease, SqliteJournal, offline
 from hpcdl.ledger.high_water_mark import read_mark
 from hpcdl.ledger.offline import copy_at_rest
+from hpcdl.wire.last_start import BY_HAND
 from tests.cli.conftest import Run
 from tests.ledger import test_recorded_home
 from tests.ledger.histories import submissions
 from tests.ledger.test_recorded_home import RECORDED, documents
 from tests.ledger.test_recorded_home import home as recorded_home
 from tests.report.story import node as joined
+
+STEP = f"start one with: {BY_HAND}"
 
 ITS_OWN = {"pid", "host", "version", "home", "since_s", "cpu_s"}
 """What a daemon says of itself."""
@@ -117,7 +119,7 @@ def test_every_verb_that_reads(home: Path, hpcdl: Run, tmp_path: Path) -> None:
     with SqliteJournal(home / "ledger.sqlite") as journal:
         at = journal.load().at
     before = files(home)
-    line = f"hpcdl: as of {moment_text(at)}, no daemon: {START}; it takes in 1 submit spooled in {home / 'spool'}\n"
+    line = f"hpcdl: as of {moment_text(at)}, no daemon: {STEP}; it takes in 1 submit spooled in {home / 'spool'}\n"
     target = tmp_path / "page.html"
     for argv in (
         ["ls"], ["ls", "--all"], ["ls", "nodes"], ["nodes"], ["show", 4], ["why", 4], ["events"], ["events", "-n", "3"],
@@ -130,7 +132,7 @@ def test_every_verb_that_reads(home: Path, hpcdl: Run, tmp_path: Path) -> None:
         done = hpcdl(*argv, "--json")
         assert (done.code, done.value["as_of"]) == (0, at), argv
         assert done.err.count("as of") == 1, argv
-    assert f"This is how it was at {moment_text(at)}.</b> No daemon runs: {START}" in target.read_text()
+    assert f"This is how it was at {moment_text(at)}.</b> No daemon runs: {STEP}" in target.read_text()
     assert files(home) == before, "nothing of the home was written"
     assert len(hpcdl("ls", "--all", "-q").out.split()) > len(hpcdl("ls", "-q").out.split()) > 3
     assert [row["id"] for row in hpcdl("ls", "--all", "--json").value["jobs"]][:1] == [1], "retired ones too"
@@ -199,7 +201,7 @@ def test_what_changes_something_or_goes_on_needs_a_daemon(home: Path, hpcdl: Run
     ):
         done = hpcdl(*argv)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), argv
-        assert START in done.err, argv
+        assert STEP in done.err, argv
 
 
 def test_a_daemon_that_may_live(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from hpcdl.config.settings import Config
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.daemon.clock import WallClock
 from hpcdl.wire.access import NAME
+from hpcdl.wire.last_start import start_command
 from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 SKEW_S = 5.0
@@ -216,8 +217,8 @@ def daemon(home: Path) -> Check:
             answer = client.get("/v1/status")["daemon"]
     except DaemonAway as error:
         if (home / NAME).exists():
-            return warn("daemon", str(error), "hpcdl daemon start, or go on in the next allocation")
-        return ok("daemon", f"none runs for {home}", "hpcdl daemon start")
+            return warn("daemon", str(error), f"{start_command(home)}, or go on in the next allocation")
+        return ok("daemon", f"none runs for {home}", start_command(home))
     except ClientError as error:
         return fail("daemon", str(error), f"hpcdl daemon stop, then remove {home / NAME}")
     version = "" if answer["version"] == __version__ else f", of hpcdl {answer['version']}"

@@ -13,6 +13,7 @@ from hpcdl.cli.job_row import forecast_lines, placement_text
 from hpcdl.cli.output import Output, Row, escape, print_json, say
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.model.units import count, seconds_text
+from hpcdl.wire.last_start import start_command
 from hpcdl.wire.spool import put
 
 Answer = dict[str, Any]
@@ -38,7 +39,7 @@ def send(
     path = put(home, request_id, body["jobs"], strict=bool(body.get("strict")))
     note(
         f"{why}: {count(number, 'job')} spooled as {path}, which the next daemon of {home} takes in "
-        "(hpcdl daemon start)"
+        f"({start_command(home)})"
     )
     return {"jobs": [], "spooled": {"request_id": request_id, "path": str(path), "jobs": number}}
 
@@ -92,10 +93,10 @@ _EACH = 3
 def tell(answer: Answer, output: Output, doubts: Iterable[str]) -> None:
     """Print a dry run: for each job where it could start now or why it would wait, and when it would start."""
     rows: list[Row] = answer["jobs"]
+    warn(rows, doubts)
     if output is Output.JSON:
         print_json(answer)
         return
-    warn(rows, doubts)
     if output is Output.QUIET:
         return  # nobody has an id
     starts = sum(bool(row["would_start"]) for row in rows)
