@@ -167,6 +167,8 @@ def submit(
             answer |= {"like": template.id, "specs": entries}
             if printed is Output.TABLE:
                 print_fields(list(template.changes(found[0].spec)))
+        if batch is not None and like is None:
+            _tell_left_out(batch, given)
         tell(_with_notes(answer, found, notes, printed), printed, doubts)
         return
     try:
@@ -180,11 +182,16 @@ def submit(
             if answer["jobs"]:  # else it is spooled, which was said
                 drop_in.tell(batch, int(answer["jobs"][0]["id"]), doubts)
             return
-        for each in batch.asked.ignored:
-            say(str(each))
-        if not batch.asked.gpus and not given["gpus"][0]:
-            say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
+        _tell_left_out(batch, given)
     show(_with_notes(answer, found, notes, printed), printed, doubts)
+
+
+def _tell_left_out(batch: "BatchScript", given: Mapping[str, Any]) -> None:
+    """Says what a batch script asks for that hpcdl leaves out, and what it does not ask for."""
+    for each in batch.asked.ignored:
+        say(str(each))
+    if not batch.asked.gpus and not given["gpus"][0]:
+        say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
 
 
 _MISPLACED = frozenset({

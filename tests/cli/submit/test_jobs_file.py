@@ -264,3 +264,8 @@ def test_a_dry_run(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
         "nothing was submitted: 1 of 6 jobs would start now",
     ]
     assert len(hpcdl("submit", "--dry-run", "--json", "true").value["jobs"]) == 6
+    (here / "script.sh").write_text("#!/bin/sh\n#SBATCH --time=5 --mail-type=END\ntrue\n")
+    for options in ([], ["--json"]):
+        said = hpcdl("submit", "--dry-run", *options, str(here / "script.sh")).err
+        assert "--mail-type=END is ignored" in said
+        assert "script.sh asks for no GPU" in said
