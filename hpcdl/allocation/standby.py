@@ -14,11 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcdl.agent.child import dies_with
+from hpcdl.agent.departure import end_signals
 from hpcdl.allocation.signals import Signals
 from hpcdl.batch.adapter import Allocation, BatchAdapter
 from hpcdl.batch.command import run
 from hpcdl.batch.system import BatchError, system_named
 
+END = signal.SIGUSR1
+"""The allocation's word for its own end; srun passes it on, where it answers SIGTERM by killing the step."""
 LOOK_S = 60.0
 """Between two looks at the batch job, and between two starts of the step."""
 END_LOOKS, END_PAUSE_S = 10, 0.5
@@ -65,14 +68,15 @@ class Standby:
         """Ends the step."""
         self._done = True
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(END)
 
 
 def main() -> int:
     """The step. 0: it is of no use, or was told to end; 1: it has had the batch job requeued."""
     kind, batch_id = sys.argv[1:]
     about = system_named(kind)
-    with Signals() as signals:
+    signal.signal(END, lambda number, frame: sys.exit(0))
+    with Signals(number for number in end_signals() if number != END) as signals:
         looks = END_LOOKS
         while looks:
             looks -= bool(signals.wait(END_PAUSE_S if signals.first else LOOK_S))
