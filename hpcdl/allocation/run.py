@@ -161,10 +161,11 @@ class AllocationRun:
                 standby.look()
                 self._remember(agents.left_alone)
                 self._signals.wait(TURN_S)
-            standby.end()
+            standby.leave()
             self._remember({})
             failed = self._served.failed or agents.hopeless
             self._end(why, agents)
+            standby.end()
         return 1 if failed else 0
 
     def _introduce(self) -> None:

@@ -22,6 +22,7 @@ from hpcdl.batch.system import BatchError, system_named
 
 END = signal.SIGUSR1
 """The allocation's word for its own end; srun passes it on, where it answers SIGTERM by killing the step."""
+END_S = 2.0
 LOOK_S = 60.0
 """Between two looks at the batch job, and between two starts of the step."""
 END_LOOKS, END_PAUSE_S = 10, 0.5
@@ -64,11 +65,20 @@ class Standby:
         except (BatchError, OSError):
             return  # the agent of that node says why
 
-    def end(self) -> None:
-        """Ends the step."""
+    def leave(self) -> None:
+        """Has the step end."""
         self._done = True
         if self._process is not None:
             self._process.send_signal(END)
+
+    def end(self) -> None:
+        """Waits until it has; what started it may be stopped, and is killed then."""
+        if self._process is not None:
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
 
 def main() -> int:

@@ -1,11 +1,13 @@
 """The step that has a batch job requeued where its first node is lost."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcdl.allocation import standby as standby_module
 from hpcdl.allocation.standby import LOOK_S, Standby
 from hpcdl.batch.adapter import Allocation, Completed
 from hpcdl.batch.system import BatchError
@@ -79,6 +81,18 @@ def test_the_step_is_on_another_node_and_again_on_the_next_where_it_was_lost(tmp
     assert system.launched == ["n2", "n3"]  # which has said that it is of no use
 
 
+def test_one_that_does_not_hear_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby_module, "END_S", 0.1)
+    system = Scripted(tmp_path, n2="import time; time.sleep(300)")
+    standby = Standby(system, TWO)
+    standby.look()
+    assert standby._process is not None
+    standby._process.send_signal(signal.SIGSTOP)
+    standby.leave()
+    standby.end()
+    assert standby._process.returncode in (-signal.SIGKILL, -signal.SIGUSR1)  # both wait for it then
+
+
 @pytest.mark.parametrize("allocation", [replace(TWO, nodes=("n1",)), replace(TWO, kind="lsf")])
 def test_where_none_is_of_use_there_is_none(tmp_path: Path, allocation: Allocation) -> None:
     system = Scripted(tmp_path, n2="pass")
@@ -90,7 +104,9 @@ def test_it_ends_with_its_allocation(tmp_path: Path) -> None:
     system = Scripted(tmp_path, n2="import time; time.sleep(300)")
     standby = Standby(system, TWO)
     standby.look()
+    standby.leave()
     standby.end()
-    ended(standby)
+    assert standby._process is not None
+    assert standby._process.returncode == -signal.SIGUSR1
     standby.look()
     assert system.launched == ["n2"]
