@@ -50,26 +50,26 @@ def test_a_requeue_does_not_fork_the_chain(slurm: SlurmCluster, home: Home) -> N
     assert len(lines(slurm, batch_job, "this batch job was requeued")) == 2
 
 
-def taken_down(slurm: SlurmCluster, batch_job: str) -> None:
+def taken_down(slurm: SlurmCluster, batch_job: str, node: str) -> None:
     """By an administrator, who turns it off once nothing is to be there any more."""
-    slurm.down("n1")
+    slurm.down(node)
     slurm.wait_for(lambda: slurm.field(batch_job, "Restarts") == "1", 90, "the requeue")
-    power_fails(slurm, batch_job)
+    power_fails(slurm, batch_job, node)
 
 
-def power_fails(slurm: SlurmCluster, batch_job: str) -> None:
-    slurm.kill_node("n1")
-    slurm.down("n1", "power")  # or Slurm notices by itself, after SlurmdTimeout
+def power_fails(slurm: SlurmCluster, batch_job: str, node: str) -> None:
+    slurm.kill_node(node)
+    slurm.down(node, "power")  # or Slurm notices by itself, after SlurmdTimeout
 
 
 @pytest.mark.parametrize("lose", one_of(taken_down, power_fails))
 def test_the_loss_of_the_first_node_does_not_end_the_queue(
-    slurm: SlurmCluster, home: Home, lose: Callable[[SlurmCluster, str], None]
+    slurm: SlurmCluster, home: Home, lose: Callable[[SlurmCluster, str, str], None]
 ) -> None:
     batch_job = home.allocate("-N2", "-t", "10")
     job = home.submit("--step-s", 0.05, "--save-every", 20, gpus="4", steps=1_000_000)
     home.until_step(job, 30)
-    lose(slurm, batch_job)
+    lose(slurm, batch_job, slurm.nodes(batch_job)[0])
     runs_again(home, slurm, batch_job)
     home.until(lambda: home.job(job)["state"] == "RUNNING")
     home.until_step(job, home.job(job)["step"] + 20)
