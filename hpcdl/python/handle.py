@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hpcdl.cli.logs import log_files
-from hpcdl.client import FOLLOW_S, START, Client, DaemonAway, path_with
+from hpcdl.client import FOLLOW_S, Client, DaemonAway, path_with
 from hpcdl.python.call import RUNNER
 from hpcdl.python.connection import ReadingClient, ThreadClient
 from hpcdl.trainer.call import LARGEST
+from hpcdl.wire.last_start import start_step
 from hpcdl.wire.private_files import NotPrivate, read_private
 
 T_co = TypeVar("T_co", covariant=True)
@@ -153,7 +154,8 @@ class Job(Generic[T_co]):
                 if answer["done"]:
                     return state
                 if client.as_of is not None:
-                    raise DaemonAway(f"job {self.id} is {state}, and goes on once a daemon runs: {START}")
+                    step = start_step(client.home)
+                    raise DaemonAway(f"job {self.id} is {state}, and goes on once a daemon runs: {step}")
                 if end is not None and time.monotonic() >= end:
                     raise TimeoutError(f"job {self.id} is {state} after {timeout:g} s")
 

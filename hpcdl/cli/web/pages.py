@@ -18,7 +18,7 @@ from typing import Any
 from hpcdl.cli.logs import STDERR, STDOUT, LogFile, log_files
 from hpcdl.cli.params import local_time
 from hpcdl.cli.web.job_log import LogChoice, LogPiece, read_log, streams_apart
-from hpcdl.client import START, ApiError, Client, ClientError, path_with
+from hpcdl.client import ApiError, Client, ClientError, path_with
 from hpcdl.daemon.clock import WallClock
 from hpcdl.report.history import History
 from hpcdl.report.html import html, links_html, note
@@ -38,6 +38,7 @@ from hpcdl.report.live import (
 )
 from hpcdl.report.names import breakable, job_mark, marked
 from hpcdl.report.series import curves_html
+from hpcdl.wire.last_start import start_step
 
 BACK_S, OVERVIEW_S = 6 * 3600.0, 3 * 3600.0
 FRESH_S = 1.0
@@ -236,7 +237,8 @@ class Pages:
             return _old(self._last, _words(error))
         except (KeyError, TypeError, ValueError, AttributeError):
             return _old(self._last, "The daemon's answer is not of this form: use the daemon's hpcdl.")
-        return _Overview(answer, recent, "" if client.as_of is None else f"No daemon runs: {START}")
+        note = "" if client.as_of is None else f"No daemon runs: {start_step(client.home)}"
+        return _Overview(answer, recent, note)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
