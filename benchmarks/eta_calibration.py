@@ -227,12 +227,14 @@ def _weights(cases: Iterable[tuple[Told, BandBasis | None, float | None]]) -> di
     grounds_of = [ground for _, ground, _ in known]
     off = np.array([log_ratio(true, ground.base_s) for _, ground, true in known])
     alike = np.array([each.policy for each, _, _ in known])
-    low, high = (_opened(grounds_of, each, np.array(counts), alike) for each in (-off, off))
-    return {"low": low, "high": high}
+    faster, slower = (np.array(each) for each in zip(*((of.faster, of.slower) for of in grounds_of), strict=True))
+    low = _opened(grounds_of, -off, faster, np.array(counts), alike)
+    return {"low": low, "high": _opened(grounds_of, off, slower, np.array(counts), alike)}
 
 
-def _opened(told_by: Sequence[BandBasis], off: Floats, counts: Floats, alike: Names) -> list[float]:
-    """Weights of 0 or more: of those `alike`, (1 - CLAIM) / 2 at most are further off than they open the band."""
+def _opened(told_by: Sequence[BandBasis], off: Floats, rates: Floats, counts: Floats, alike: Names) -> list[float]:
+    """Weights of 0 or more: of those `alike`, (1 - CLAIM) / 2 at most are further off than they open the band, and than
+    their own rates may be."""
     share, many = (1 - CLAIM) / 2, len(off)
     signs = np.array([each.signs for each in told_by])
     # A quantile regression as a linear program: off = signs * weights + above - below.
@@ -241,7 +243,6 @@ def _opened(told_by: Sequence[BandBasis], off: Floats, counts: Floats, alike: Na
     equal = sparse.hstack([sparse.csr_matrix(signs), sparse.identity(many), -sparse.identity(many)]).tocsc()
     solved = linprog(costs, A_eq=equal, b_eq=np.maximum(0.0, off - LEAST), bounds=(0.0, None), method="highs")
     opened = signs @ solved.x[: signs.shape[1]]
-    rates = np.array([each.rate for each in told_by])
 
     def holds(scale: float) -> bool:
         beyond = off > LEAST + np.hypot(scale * opened, rates)

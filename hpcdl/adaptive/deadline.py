@@ -36,6 +36,7 @@ from hpcdl.adaptive import priority
 from hpcdl.adaptive.choice import Choice, pick
 from hpcdl.adaptive.objectives import left_of, submits, values, worth
 from hpcdl.adaptive.options import Candidate, Floats, Option, OptionMenu
+from hpcdl.adaptive.prior import certainty_of
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, seconds_text
 
@@ -118,8 +119,9 @@ class CompletionTable:
 def outlook(view: View, found: OptionMenu) -> CompletionTable:
     """The completion table of a view: when every job would be done on each of its options, and who can be on time.
 
-    Where a profile's rates are uncertain, they are taken one standard error lower. A job without GPUs that needs more
-    than are free starts when others have saved.
+    Where a profile's rates are uncertain, they are taken one standard error lower; but a job that would then miss its
+    deadline, and well may meet it (with one chance in ten), is given the chance on its fastest option: it is on time
+    there. A job without GPUs that needs more than are free starts when others have saved.
     """
     listed = found.candidates
     lengths = [len(each.options) for each in listed]
@@ -142,8 +144,25 @@ def outlook(view: View, found: OptionMenu) -> CompletionTable:
             seconds[at + each.options.index(each.kept)] += _until_it_trains(each.job, view.now)
     dues = np.array([-math.inf if (due := each.job.deadline) is None else due for each in listed])
     on_time = view.now + seconds <= dues[owner] + TOLERANCE_S
+    _give_chances(view.now, listed, starts, seconds, on_time)
     prospects = _prospects(listed, starts, owner, seconds, np.where(on_time, units * seconds, math.inf))
     return CompletionTable(starts, owner, units, pools, seconds, on_time, prospects)
+
+
+def _give_chances(
+    now: float, listed: Sequence[Candidate], starts: Sequence[int], seconds: Floats, on_time: Mask
+) -> None:
+    """Of jobs that are late on every option only because little is known of their rate, the fastest option is put on
+    time, as late as their deadline allows."""
+    for at, end, each in zip(starts[:-1], starts[1:], listed, strict=True):
+        due = each.job.deadline
+        if due is None or at == end or due <= now or each.left_s is None or on_time[at:end].any():
+            continue
+        place = at + int(seconds[at:end].argmin())
+        option = each.options[place - at]
+        low = certainty_of(each.job, option.kind, option.nodes, option.gpus).low
+        if seconds[place] / _caution(each.job) * math.exp(low) <= due - now:
+            on_time[place], seconds[place] = True, due - now
 
 
 def _prospects(

@@ -18,7 +18,7 @@ from statistics import median
 
 from hpcdl.adaptive.forecast import ArrivalModel, whole_of
 from hpcdl.adaptive.options import Candidate, Menu, OptionMenu, candidates
-from hpcdl.adaptive.prior import UNKNOWN, doubt
+from hpcdl.adaptive.prior import UNKNOWN, certainty_of, doubt
 from hpcdl.core.model.plan import JobView, View
 
 LOOK = 50
@@ -55,31 +55,42 @@ def stays_s(each: Candidate, now: float, usual_s: float) -> float:
 
 
 def run(found: OptionMenu, number: int, now: float, order: Order, usual_s: float) -> StartAndEnd | None:
-    """When one waiting job would start and end in the model; None where it never fits."""
+    """When one waiting job would start and end in the model; None where it never fits, and where a job that shows no
+    rate yet has to end before."""
     starts = courses(found, now, order, usual_s, number)
-    return next((course for each, course, _ in starts if each.job.id == number), None)
+    mine = next(((course, guess) for each, course, guess in starts if each.job.id == number), None)
+    if mine is None or (mine[1] is not None and not_yet(mine[1])):
+        return None
+    return mine[0]
+
+
+def not_yet(each: Candidate) -> bool:
+    """Whether the job's steps are known, but nothing yet of how fast it does them."""
+    return each.job.total is not None and doubt(each.job) >= UNKNOWN
 
 
 def courses(
     found: OptionMenu, now: float, order: Order, usual_s: float, number: int = 0
-) -> Iterator[tuple[Candidate, StartAndEnd, bool]]:
+) -> Iterator[tuple[Candidate, StartAndEnd, Candidate | None]]:
     """The model of the queue: each waiting job in the order of starts, its start and end, and whether that is a guess.
 
-    It is one where a job of unknown length has ended before. `number`: a job that is taken to wait, whatever it holds.
+    It is one where a job of unknown length, which is given then, has ended before. `number`: a job that is taken to
+    wait, whatever it holds.
     """
     room = list(found.capacity)
-    ends: list[tuple[float, int, int, bool]] = []
+    ends: list[tuple[float, int, int, int, Candidate | None]] = []
     queue = []
     for each in found.candidates:
         if each.kept is not None and each.job.id != number and each.options:
             room[each.kept.pool] -= each.kept.units
-            ends.append((stays_s(each, now, usual_s), each.kept.pool, each.kept.units, each.left_s is None))
+            ends.append((stays_s(each, now, usual_s), each.job.id, each.kept.pool, each.kept.units, _unknown(each)))
         elif each.options:
             queue.append(each)
     heapq.heapify(ends)
     queue.sort(key=order)
     smallest: dict[int, list[tuple[int, int, float, float]]] = {}
-    at, guess = 0.0, False
+    at = 0.0
+    guess: Candidate | None = None
     while queue:
         place, free = 0, sum(each for each in room if each > 0)
         while place < min(len(queue), LOOK) and free > 0:
@@ -95,7 +106,7 @@ def courses(
             left_s = usual_s if each.left_s is None else each.left_s
             done = at + stall_s + left_s / speed
             yield each, StartAndEnd(at, done), guess
-            heapq.heappush(ends, (done, pool, units, each.left_s is None))
+            heapq.heappush(ends, (done, each.job.id, pool, units, _unknown(each)))
             room[pool] -= units
             free -= units
             del queue[place]
@@ -103,9 +114,14 @@ def courses(
             return
         at = ends[0][0]
         while ends and ends[0][0] <= at:
-            _, pool, units, unknown = heapq.heappop(ends)
+            _, _, pool, units, unknown = heapq.heappop(ends)
             room[pool] += units
             guess = guess or unknown
+
+
+def _unknown(each: Candidate) -> Candidate | None:
+    """The job, where its length is not known."""
+    return each if each.left_s is None or not_yet(each) else None
 
 
 def _smallest(menu: Menu) -> list[tuple[int, int, float, float]]:
@@ -120,9 +136,6 @@ def _smallest(menu: Menu) -> list[tuple[int, int, float, float]]:
 
 
 CLAIM = 0.8
-
-Z = 1.2816
-"""Standard errors on either side that hold CLAIM of a normal distribution."""
 
 LEAST = 0.05
 """A trainer is so much faster or slower from one hour to the next. Assumed, since simulated ones never are."""
@@ -206,20 +219,25 @@ class Eta:
 
 @dataclass(frozen=True, slots=True)
 class BandBasis:
-    """What a band is made of. `base_s`: as the model has it; `rate`: the part of its logarithm that the job's own rate
-    may be off by; `least_s`: it cannot be less, were there nothing but this job.
+    """What a band is made of. `base_s`: as the model has it; `faster`, `slower`: the part of its logarithm that the
+    job's own length and rate may be off by; `least_s`: it cannot be less, were there nothing but this job.
     """
 
     base_s: float
     signs: Signs
-    rate: float = 0.0
+    faster: float = 0.0
+    slower: float = 0.0
     least_s: float = 0.0
 
     def band(self, weights: Weights) -> Band:
         """The band that these weights give."""
-        down, up = (LEAST + math.hypot(dot(each, self.signs), self.rate) for each in (weights.low, weights.high))
-        low, high = scaled(self.base_s, -down), scaled(self.base_s, up)
-        return Band(self.base_s, max(low, min(self.base_s, scaled(self.least_s, -LEAST - self.rate))), high)
+        base_s = self.base_s
+        sooner_s = base_s - scaled(base_s, -LEAST - dot(weights.low, self.signs))
+        later_s = scaled(base_s, LEAST + dot(weights.high, self.signs)) - base_s
+        low = max(0.0, base_s - math.hypot(sooner_s, -base_s * math.expm1(-self.faster)))
+        high = base_s + math.hypot(later_s, base_s * math.expm1(self.slower))
+        least_s = scaled(self.least_s, -LEAST) * math.exp(-self.faster)
+        return Band(base_s, max(low, min(base_s, least_s)), high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +270,11 @@ def grounds_of(
     found = candidates(view)
     me = next((each for each in found.candidates if each.job.id == job.id), None)
     holds = job.placement is not None and not job.leaving
-    unknown = doubt(job)
-    if me is None or not me.options or (unknown >= UNKNOWN and not holds):
+    if me is None or not me.options or (doubt(job) >= UNKNOWN and not holds):
         return None if shown_s is None or not holds else EtaBasis(BandBasis(shown_s, NONE), ours=ours)
     usual_s = _usual_s(found)
-    off = Z * math.hypot(math.log1p(job.profile.spread) if job.profile is not None else 0.0, unknown)
+    option = me.kept or me.options[0]
+    sure = certainty_of(job, option.kind, option.nodes, option.gpus)
     coming = ArrivalModel(view.now, found)
     whole, left = whole_of(me), me.remaining
     best_s = math.inf if whole is None or not job.total or left is None else whole[1] * left / job.total
@@ -277,7 +295,10 @@ def grounds_of(
             (0.0, 0.0, 0.0) if stays is None or on_each is None else (float(on_each.max()), float(on_each.min()), stays)
         )
         return EtaBasis(
-            BandBasis(base_s, signs(*doubts, base_s), 0.0 if shown_s is not None and measured else off), ours=ours
+            BandBasis(base_s, signs(*doubts, base_s))
+            if shown_s is not None and measured
+            else BandBasis(base_s, signs(*doubts, base_s), -sure.low, sure.high),
+            ours=ours,
         )
     if job.blocked or on_each is None:
         return None
@@ -290,10 +311,14 @@ def grounds_of(
     if base is None or other is None:
         return None
     fastest_s = float(on_each.min())
-    waits = (base.waits_s + GRAIN_S) / (base.ends_s + GRAIN_S)
+    trains = 1 - (base.waits_s + GRAIN_S) / (base.ends_s + GRAIN_S)
     return EtaBasis(
         BandBasis(
-            base.ends_s, signs(other.ends_s, other.ends_s, base.ends_s, base.ends_s), (1 - waits) * off, fastest_s
+            base.ends_s,
+            signs(other.ends_s, other.ends_s, base.ends_s, base.ends_s),
+            -trains * sure.low,
+            trains * sure.high,
+            fastest_s,
         ),
         BandBasis(base.waits_s, signs(other.waits_s, other.waits_s, base.waits_s, base.ends_s)),
         ours,
@@ -314,11 +339,12 @@ def _usual_s(found: OptionMenu) -> float:
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
     """The estimated start of a job that waits. `in_s`: seconds from now; None where a job of unknown length is before
-    it.
+    it: `until` is that one's id where it is known as soon as it shows how fast it trains, else 0.
     """
 
     job: int
     in_s: float | None
+    until: int = 0
 
 
 def queue_of(view: View, policy: str, most: int) -> tuple[list[StartEstimate], frozenset[int]]:
@@ -329,7 +355,10 @@ def queue_of(view: View, policy: str, most: int) -> tuple[list[StartEstimate], f
         return [], waiting
     starts = courses(found, view.now, order_of(policy), _usual_s(found))
     first = [
-        StartEstimate(each.job.id, None if guess else course.waits_s) for each, course, guess in islice(starts, most)
+        StartEstimate(each.job.id, course.waits_s)
+        if guess is None
+        else StartEstimate(each.job.id, None, guess.job.id if not_yet(guess) else 0)
+        for each, course, guess in islice(starts, most)
     ]
     return first, waiting
 

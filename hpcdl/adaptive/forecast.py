@@ -6,10 +6,10 @@ four numbers (`signs`), each in units that do not depend on the site: how much o
 and needs less than the job, which goes before it; how long it waits and how much slack it has, both against what it
 needs; and whether the model itself has it late. Their weights (`WEIGHTS`, a logistic regression) were fitted to
 simulations; `benchmarks/deadline_calibration.py` prints, for workloads that they were not fitted to, how often the
-predictions came true, and with --fit the weights that those would have. Rates that are uncertain lower the probability
-by what the fastest option may then miss. A job whose length is only known from others (its steps without a rate, or no
-steps) is taken to be as long as they were, give or take their spread (`prior.doubt`): the probability is the mean over
-that, and `low` to `high` what it would be were the job at one end or the other of the middle 80 %.
+predictions came true, and with --fit the weights that those would have. How long the job takes may be known from others
+only, or from few steps: the probability is the mean over that (certainty.py), and `low` to `high` what it would be were
+the job at one end or the other of the middle 80 %. It is 0, "cannot be met", only where the fastest that is possible
+misses the deadline. Where nothing like the job has shown a rate or a length, nothing is said.
 
 Nothing is drawn by chance: same view, same answer.
 """
@@ -17,24 +17,22 @@ Nothing is drawn by chance: same view, same answer.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 from hpcdl.adaptive.deadline import TOLERANCE_S, TimeOfDay
 from hpcdl.adaptive.lookahead import LookAhead, Rollout
 from hpcdl.adaptive.options import Candidate, OptionMenu, candidates
-from hpcdl.adaptive.prior import UNKNOWN, doubt
+from hpcdl.adaptive.prior import UNKNOWN, certainty_of, doubt
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, seconds_text
+from hpcdl.estimators.certainty import Certainty
 
 RECENT_S = 4 * 3600.0
 """What was submitted within it is taken to go on coming."""
 SLOWER, SLOWEST = 1.1, 20.0
 """A job that shows a rate so many times lower than its profile's on what it has is taken to be as slow everywhere; more
 than the latter is not believed."""
-QUADRATURE = ((-2.857, 0.011257), (-1.3556, 0.222076), (0.0, 0.533333), (1.3556, 0.222076), (2.857, 0.011257))
-"""Gauss and Hermite's five points of a standard normal distribution, with their weights."""
-Z = 1.2816
-"""Standard errors on either side that hold 80 % of it."""
+LEAST_CHANCE = 0.005
+"""Of a deadline that is not impossible."""
 LIKELY = 0.9
 GAIN = 0.05
 """What raises the probability by less is not suggested."""
@@ -49,7 +47,10 @@ WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
 class DeadlineEstimate:
     """Whether a deadline will be met: `probability` that it is, from `low` to `high` by how long the job may be;
     `ends_at`: when it would be done if nothing else came, None: not in sight; `helps`: what would make it likelier, in
-    words; `basis`: of whose jobs its length is known, "" where it is its own; `needs_s`: what it needs at least."""
+    words; `basis`: of whose jobs or steps its length is known, "" where it is its own.
+
+    `needs_s`: what it needs on its fastest option, with its band; `least_s`: what it needs at least.
+    """
 
     deadline: float
     probability: float
@@ -59,6 +60,9 @@ class DeadlineEstimate:
     high: float
     basis: str
     needs_s: float
+    needs_low_s: float
+    needs_high_s: float
+    least_s: float
 
     def lines(self, now: float, under: str = "") -> list[str]:
         """All of it in short lines. `under`: where it is only so under something else than there is, what that is."""
@@ -66,14 +70,22 @@ class DeadlineEstimate:
         due = f"deadline {clock.text(self.deadline)}"
         helps = "; ".join(self.helps)
         if self.probability == 0.0:
-            first = f"{due} cannot be met: needs {seconds_text(self.needs_s)} at least"
+            least = f"cannot be met: needs {seconds_text(self.least_s)} at least"
+            first = f"{due} {'has passed' if self.deadline <= now else least}"
             return [first, f"{under and f'{under}: '}{helps}"] if helps else [first]
         low, high = _percent(self.low), _percent(self.high)
-        more = [f"{low} to {high} by how long it may be ({self.basis})"] if self.basis and low != high else []
+        more = [self.needs_text()] if self.basis else []
+        if self.basis and low != high:
+            more.append(f"{low} to {high} by how long it may be")
         if self.ends_at is not None:
             more.append(f"if nothing else comes, it is done by {clock.text(self.ends_at)}")
         first = f"{due}: {_percent(self.probability)} likely {under or 'to be met'}"
         return [each for each in (first, "; ".join(more), helps) if each]
+
+    def needs_text(self) -> str:
+        """`needs 3 min 30 s, perhaps 1 min 00 s to 6 min 00 s: from 20 steps of job 3`."""
+        needs, low, high = map(seconds_text, (self.needs_s, self.needs_low_s, self.needs_high_s))
+        return f"needs {needs}{'' if low == high else f', perhaps {low} to {high}'}: from {self.basis}"
 
 
 def estimate_deadline(view: View, job: JobView, measured: float | None = None) -> DeadlineEstimate | None:
@@ -84,30 +96,39 @@ def estimate_deadline(view: View, job: JobView, measured: float | None = None) -
     if job.deadline is None:
         return None
     rolled = roll(view, job, measured=measured)
-    if rolled is None:
+    if rolled is None or doubt(job) >= UNKNOWN:
         return None
     chance = probability(view, job, rolled)
     clock = TimeOfDay(view.now)
     helps = tuple(_helps(view, job, chance, clock, measured)) if chance < LIKELY else ()
     ends_at = view.now + rolled.ends_s if math.isfinite(rolled.ends_s) else None
-    low, high = (_chance_at(view, job, scaled(rolled, doubt(job) * sign)) for sign in (Z, -Z))
-    return DeadlineEstimate(job.deadline, chance, ends_at, helps, low, high, _basis(job), rolled.fastest_s)
-
-
-def _basis(job: JobView) -> str:
-    """Of whose jobs its length is known, in words; "" where it is known of itself."""
-    sigma = doubt(job)
-    if not sigma:
-        return ""
-    return job.usual.of if job.usual is not None and sigma < UNKNOWN else "nothing like it has ended here"
+    sure = rolled.certainty
+    slow, fast = (_chance_at(view, job, scaled(rolled, by)) for by in (sure.high, sure.low))
+    needs_low_s, needs_high_s, least_s = (rolled.fastest_s * math.exp(by) for by in (sure.low, sure.high, sure.least))
+    return DeadlineEstimate(
+        job.deadline,
+        chance,
+        ends_at,
+        helps,
+        min(slow, chance),
+        max(fast, chance),
+        sure.of,
+        rolled.fastest_s,
+        needs_low_s,
+        needs_high_s,
+        least_s,
+    )
 
 
 def probability(view: View, job: JobView, rolled: Rollout) -> float:
-    """The probability that the job is done by its deadline, over all lengths that it may have."""
-    sigma = doubt(job)
-    if not sigma:
-        return _chance_at(view, job, rolled)
-    return sum(weight * _chance_at(view, job, scaled(rolled, sigma * at)) for at, weight in QUADRATURE)
+    """The probability that the job is done by its deadline, over all times that it may take; 0 where it cannot be."""
+    if job.deadline is None:
+        raise ValueError(f"job {job.id} has no deadline")
+    sure = rolled.certainty
+    if rolled.fastest_s * math.exp(sure.least) > job.deadline - view.now + TOLERANCE_S:
+        return 0.0
+    chance = sum(weight * _chance_at(view, job, scaled(rolled, by)) for by, weight in sure.points)
+    return max(LEAST_CHANCE, chance)
 
 
 def scaled(rolled: Rollout, by: float) -> Rollout:
@@ -135,11 +156,7 @@ def _chance_at(view: View, job: JobView, rolled: Rollout) -> float:
     if rolled.fastest_s > due_s + TOLERANCE_S:
         return 0.0
     score = sum(weight * value for weight, value in zip(WEIGHTS, signs(due_s, rolled), strict=True))
-    chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, score))))
-    spread = job.profile.spread if job.profile is not None else 0.0
-    if spread > 0.0:
-        chance *= NormalDist().cdf((due_s - rolled.fastest_s) / (spread * rolled.fastest_s))
-    return chance
+    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, score))))
 
 
 def signs(due_s: float, rolled: Rollout) -> tuple[float, ...]:
@@ -160,11 +177,11 @@ def outlooks(
     """
     found = _as_measured(candidates(view), measured)
     able = {
-        each.job.id: each.job
+        each.job.id: each
         for each in found.candidates
         if each.options and each.left_s is not None and doubt(each.job) < UNKNOWN
     }
-    asked = [able[number] for number in numbers if number in able and able[number].deadline is not None]
+    asked = [job for number in numbers if number in able and (job := able[number].job).deadline is not None]
     if not asked:
         return {}
     rolled = LookAhead(view.now, found).run([job.id for job in asked])
@@ -172,7 +189,8 @@ def outlooks(
     answers = {}
     for job in asked:
         each = rolled[job.id]
-        chance = probability(view, job, replace(each, shorter=coming.shorter(each.needs_s)))
+        sure = _sureness(able[job.id], job.id in measured)
+        chance = probability(view, job, replace(each, shorter=coming.shorter(each.needs_s), certainty=sure))
         answers[job.id] = chance, view.now + each.ends_s if math.isfinite(each.ends_s) else None
     return answers
 
@@ -222,7 +240,15 @@ def roll(view: View, job: JobView, *, measured: float | None = None) -> Rollout 
     if mine is None or not mine.options or mine.left_s is None:
         return None
     rolled = LookAhead(view.now, found).run([job.id])[job.id]
-    return replace(rolled, shorter=ArrivalModel(view.now, found).shorter(rolled.needs_s))
+    shorter = ArrivalModel(view.now, found).shorter(rolled.needs_s)
+    return replace(rolled, shorter=shorter, certainty=_sureness(mine, measured is not None))
+
+
+def _sureness(candidate: Candidate, shown: bool) -> Certainty:
+    """How sure its time on its fastest option is; `shown`: it shows its rate on what it has."""
+    left_s, menu = candidate.left_s or 0.0, candidate.menu
+    option = menu.options[int((menu.stall_s + left_s / menu.speed).argmin())]
+    return certainty_of(candidate.job, option.kind, option.nodes, option.gpus, shown)
 
 
 def _as_measured(found: OptionMenu, measured: Mapping[int, float]) -> OptionMenu:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from hpcdl.adaptive.deadline import HELD, SHORT, TOLERANCE_S, URGENT
 from hpcdl.adaptive.options import Floats, Menu, OptionMenu
+from hpcdl.estimators.certainty import CERTAIN, Certainty
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -28,6 +29,7 @@ class Rollout:
 
     `fastest_s`, `needs_s`: how long it takes on its fastest option, and on the cheapest one that is on time (the
     fastest, where none is). `shorter`: share of all GPUs that is needed by what keeps coming and needs less than that.
+    `certainty`: how far off these may be.
     """
 
     waits_s: float
@@ -35,6 +37,7 @@ class Rollout:
     fastest_s: float
     needs_s: float
     shorter: float
+    certainty: Certainty = CERTAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from statistics import median
 
 import numpy as np
 
+from hpcdl.core.fold.trials import FEW
 from hpcdl.core.model.plan import JobView, View
-from hpcdl.core.model.profile import MAX_GPUS, Profile
+from hpcdl.core.model.profile import MAX_GPUS, Profile, UsualJob
+from hpcdl.estimators.certainty import Certainty, certainty
 from hpcdl.estimators.scaling import assumed_profile
 
 LENGTH_S = 600.0
@@ -79,7 +81,7 @@ def believed(job: JobView, kinds: tuple[str, ...], found: PriorProfile | None) -
     if job.usual is not None:
         seen = {"startup_s": job.usual.start_s, "resume_s": job.usual.start_s, "save_s": job.usual.save_s}
         times |= {name: seconds for name, seconds in seen.items() if seconds is not None}
-        length_s = job.usual.length_s or length_s
+        length_s = _length_s(job) or length_s
     times["startup_s"] = max(times.get("startup_s", 0.0), times.get("gate_s", 0.0))
     return assumed_profile(job.total, job.nodes_max, _GPUS, kinds, length_s, tuple(times.items()))
 
@@ -94,18 +96,45 @@ def remaining(job: JobView, now: float, kind: str = "") -> float | None:
     if left is not None or like is None:
         return left
     if job.profile is None:
-        return None if like.length_s is None else max(like.length_s / 4, like.length_s - job.attained_gpu_s(now))
+        length_s = _length_s(job)
+        return None if length_s is None else max(length_s / 4, length_s - job.attained_gpu_s(now))
     return None if like.steps is None else max(like.steps / 4, like.steps - job.steps(now, kind))
 
 
+def _length_s(job: JobView) -> float | None:
+    """Seconds on one GPU of a whole job, as jobs like it had; by their steps where it is of their model and script."""
+    like = job.usual
+    if like is None or like.length_s is None:
+        return None
+    return like.length_s * (_times_steps(job, like) if like.same else 1.0)
+
+
+def _times_steps(job: JobView, like: UsualJob) -> float:
+    """How many times as many steps it has as jobs like it; 1 where that is not known."""
+    return job.total / like.steps if job.total and like.steps else 1.0
+
+
 def doubt(job: JobView) -> float:
-    """Sigma of a lognormal factor on what the job has left: 0 where its steps and its speed are known."""
+    """Sigma of a lognormal factor on what the job has left: 0 where its steps and its speed are known, UNKNOWN where
+    nothing is.
+
+    Of the length of jobs with other steps some does not grow with these; and of jobs that are less alike, all may or
+    none.
+    """
     if job.profile is None:
-        known = job.usual is not None and job.usual.length_s is not None
-        return job.usual.length_spread if job.usual is not None and known else UNKNOWN
+        like = job.usual
+        if like is None or like.length_s is None:
+            return UNKNOWN
+        return min(UNKNOWN, math.hypot(like.length_spread, math.log(_times_steps(job, like)) / 2))
     if job.total is not None:
         return 0.0
     return job.usual.steps_spread if job.usual is not None and job.usual.steps is not None else UNKNOWN
+
+
+def certainty_of(job: JobView, kind: str, nodes: int, gpus: int, shown: bool = False) -> Certainty:
+    """How sure its time on those GPUs is; `shown`: it shows its rate there itself."""
+    whose = "" if job.usual is None else job.usual.of
+    return certainty(job.profile, kind, nodes, gpus, length=doubt(job), whose=whose, shown=shown)
 
 
 def look_again_at(view: View) -> float | None:
@@ -115,8 +144,8 @@ def look_again_at(view: View) -> float | None:
         if held is None or job.leaving:
             continue
         if job.profile is None:
-            # One that has reported steps, and still has no profile, is one that nobody learns from.
-            untried = job.step == 0
+            # One that has reported many steps, and still has no profile, is one that nobody learns from.
+            untried = job.step < FEW
         else:
             measured, spot = job.profile.measured, (view.kind_of(held.nodes[0]), len(held.shares), held.per_node)
             untried = measured is not None and spot not in measured

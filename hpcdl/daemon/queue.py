@@ -31,14 +31,15 @@ SOON_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A job's place in the queue, from 1. `starts_at`: None where it cannot be estimated. `by`: of one that
-    was suspended, for whom, and who has its GPUs now.
+    """A job's place in the queue, from 1. `starts_at`: None where it cannot be estimated; it can be once job `until`, 0
+    for none, has shown how fast it trains. `by`: of one that was suspended, for whom, and who has its GPUs now.
     """
 
     number: int
     starts_at: float | None
     resumes: bool = False
     by: str = ""
+    until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class Queue:
 def place_text(place: QueuePlace, now: float) -> str:
     """`3rd in the queue, starts in about 46 s`."""
     if place.starts_at is None:
-        return f"{_ordinal(place.number)} in the queue"
+        known = f"; when it starts is known once job {place.until} shows how fast it trains" if place.until else ""
+        return f"{_ordinal(place.number)} in the queue{known}"
     left = place.starts_at - now
     when = f"in about {seconds_text(left)}" if left >= SOON_S else "soon"
     return f"{_ordinal(place.number)} in the queue, {'resumes' if place.resumes else 'starts'} {when}"
@@ -197,6 +199,6 @@ def queue_of(world: World, view: View) -> Queue:
         if holders and holders != [*job.suspended_for]:
             by += f", its own taken by {jobs_text(world, holders, job)}"
         starts_at = None if start.in_s is None else view.now + start.in_s
-        places[job.id] = QueuePlace(number, starts_at, job.first_start_at is not None, by)
+        places[job.id] = QueuePlace(number, starts_at, job.first_start_at is not None, by, start.until)
     nodes = [(len(node.gpus), len(view.free.get(node.name, ()))) for node in view.nodes]
     return Queue(nodes, waiting, places)

@@ -6,6 +6,7 @@ By the rate that the job shows, else by its profile. Jobs that wait are estimate
 from dataclasses import dataclass
 
 from hpcdl.core.fold.observations import end_s, measured, observations_of
+from hpcdl.core.fold.trials import shows_rate
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.units import gpu_kind
@@ -79,7 +80,7 @@ def _trains(world: World, job: Job, running: Incarnation, profiles: Profiles, no
 
 
 def measured_rate(job: Job, now: float) -> float | None:
-    """Steps/s that a running job makes on what it holds, None where that is not known well.
+    """Steps/s that a running job makes on what it holds after its warm-up, None where that is not known well.
 
     Of one that changes its nodes in place it is not: its steps were made on several.
     """
@@ -87,6 +88,10 @@ def measured_rate(job: Job, now: float) -> float | None:
     progress = None if running is None or running.formed else running.progress
     if progress is None:
         return None
-    trained = progress.step - progress.ready_step
+    trained: float = progress.step - progress.ready_step
     elapsed = max(progress.at, now - REPORTED_S) - progress.ready_at
+    if progress.rate is not None:
+        if not shows_rate(progress.rate):
+            return None
+        trained, elapsed = trained - progress.rate.warm.steps, elapsed - progress.rate.warm.seconds
     return trained / elapsed if trained > 0 and elapsed >= MEASURED_AFTER_S else None

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from hpcdl.core.fold.observations import OF_A_START
+from hpcdl.core.fold.trials import WARM_S
 from hpcdl.core.model.profile import Observation, Observations, Point, Profile, Timing
 from hpcdl.estimators.posterior import Array, Place, Posterior
 
@@ -135,7 +137,7 @@ def learner(
     @lru_cache(maxsize=4096)
     def learn(name: str, seen: Observations) -> Profile | None:
         found = curve(name, seen.rates)
-        return None if found is None else with_times(found, costs_of(seen.times, base))
+        return None if found is None else replace(with_times(found, costs_of(seen.times, base)), trials=seen.trials)
 
     return learn
 
@@ -145,11 +147,11 @@ def with_times(profile: Profile, times: Mapping[str, float]) -> Profile:
     return replace(profile, **times)  # type: ignore[arg-type]  # seconds only
 
 
-def costs_of(times: Iterable[Timing], base: Profile | None = None) -> dict[str, float]:
+def costs_of(times: Sequence[Timing], base: Profile | None = None) -> dict[str, float]:
     """The times of a profile, by the names of its fields, as they were seen: means.
 
     Where they were not, those of `base`; without it a start takes STARTUP_S, a save SAVE_S, and a resume as long as a
-    start, until the first of each was seen.
+    start, until the first of each was seen. A warm-up is a part of each start.
     """
     seen = {timing.what: timing.seconds / timing.times for timing in times if timing.what in TIMED and timing.times > 0}
     if base is None:
@@ -159,7 +161,8 @@ def costs_of(times: Iterable[Timing], base: Profile | None = None) -> dict[str, 
         seen.setdefault("resume_s", again[0] if again else seen["startup_s"])
     elif "startup_s" in seen:
         seen["startup_s"] = max(seen["startup_s"], base.gate_s)
-    return seen
+    warm_s = sum(timing.seconds for timing in times if timing.what == WARM_S)
+    return {what: seconds + warm_s if what in OF_A_START else seconds for what, seconds in seen.items()}
 
 
 def _check(seen: Observation) -> None:

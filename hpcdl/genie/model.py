@@ -4,12 +4,14 @@ Equations 1 to 4 and 9 to 11; hpcdl/estimators/latency.py has the model of the r
 policy.py and baselines.py choose.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
+from hpcdl.estimators.certainty import certainty
 
 THETA = 0.4
 """Weight of the nodes in the cost (figure 10)."""
@@ -93,6 +95,14 @@ def latency(job: JobView, option: PlacementOption, now: float) -> float | None:
     if left is None or job.profile is None:
         return None
     return startup_s(job, option.nodes * option.gpus) + left / option.rate
+
+
+def hopeful_latency(job: JobView, option: PlacementOption, now: float) -> float | None:
+    """The same where the job is as fast as it may well be (with one chance in ten), as little is known of its rate."""
+    seconds = latency(job, option, now)
+    if seconds is None:
+        return None
+    return seconds * math.exp(certainty(job.profile, option.kind, option.nodes, option.gpus).low)
 
 
 def single_latency(job: JobView) -> float | None:

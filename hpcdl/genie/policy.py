@@ -7,7 +7,7 @@ suspended. model.py has the equations, start.py the starts and the words.
 from dataclasses import dataclass
 
 from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
-from hpcdl.genie.model import PlacementOption, expected_at, latency, placements
+from hpcdl.genie.model import PlacementOption, expected_at, latency, hopeful_latency, placements
 from hpcdl.genie.start import NO_FIT, Launch, allowance_words, shape
 from hpcdl.placement.pool import impossible
 
@@ -72,7 +72,7 @@ class Genie:
             option = each.option
             if not launch.start(each.job, option.nodes, option.gpus, option.kind):
                 needs = f"{shape(option.nodes, option.gpus)}, {launch.free(option.nodes, option.gpus)}"
-                pool.refuse(each.job, f"{allowance_words(each.allowance)}; needs {needs}")
+                pool.refuse(each.job, f"{allowance_words(each.job, each.allowance)}; needs {needs}")
         return pool.plan()
 
 
@@ -86,11 +86,12 @@ def choose(job: JobView, options: tuple[PlacementOption, ...], now: float) -> Wa
 
 
 def _select(job: JobView, options: tuple[PlacementOption, ...], now: float, due: float | None) -> PlacementOption:
-    """Lines 5 to 13."""
+    """Lines 5 to 13. Where none satisfies e_i, one that well may: little may be known of the job's rate."""
     if due is None or due <= now:
         return options[0]
-    for option in options:
-        seconds = latency(job, option, now)
-        if seconds is None or now + seconds <= due:
-            return option
+    for seconds_of in (latency, hopeful_latency):
+        for option in options:
+            seconds = seconds_of(job, option, now)
+            if seconds is None or now + seconds <= due:
+                return option
     return options[0]

@@ -78,12 +78,17 @@ def where(placement: Placement) -> str:
     return f"{count(placement.per_node, 'GPU')}{each} of {fold_nodes(placement.nodes)}"
 
 
-def allowance_words(allowance: float | None) -> str:
+def _perhaps(job: JobView) -> str:
+    """What an estimate that rests on steps of jobs alike begins with."""
+    return "perhaps " if job.profile is not None and job.profile.trials else ""
+
+
+def allowance_words(job: JobView, allowance: float | None) -> str:
     """The waiting allowance (eq. 13) for people."""
     if allowance is None:
         return "behind the jobs with a deadline: its length is not known"
     if allowance < 0:
-        return f"would be {seconds_text(-allowance)} late if it started now"
+        return f"would be {_perhaps(job)}{seconds_text(-allowance)} late if it started now"
     return f"it can wait {seconds_text(allowance)} and still be on time"
 
 
@@ -98,4 +103,4 @@ def outcome_words(job: JobView, placement: Placement, now: float, kind: str, due
     text = f"; done in {seconds_text(ends - now)}"
     if due is None:
         return text
-    return f"{text}, {seconds_text(abs(due - ends))} {'before it is due' if ends <= due else 'late'}"
+    return f"{text}, {_perhaps(job)}{seconds_text(abs(due - ends))} {'before it is due' if ends <= due else 'late'}"

@@ -133,11 +133,11 @@ def test_every_doubt_opens_the_band_and_none_closes_it(
 ) -> None:
     for weights in (OURS.running, OURS.ends, OURS.starts, OTHERS.running, OTHERS.ends, OTHERS.starts):
         assert all(each >= 0.0 for each in (*weights.low, *weights.high))
-        narrow = BandBasis(base_s, signs, rate, least_s).band(weights)
+        narrow = BandBasis(base_s, signs, rate, rate, least_s).band(weights)
         assert 0.0 <= narrow.low_s <= narrow.expected_s <= narrow.high_s
         assert narrow.expected_s == base_s
         doubted = tuple(each + (place == more) for place, each in enumerate(signs))
-        wide = BandBasis(base_s, doubted, rate, least_s).band(weights)  # type: ignore[arg-type]
+        wide = BandBasis(base_s, doubted, rate, rate, least_s).band(weights)  # type: ignore[arg-type]
         assert wide.low_s <= narrow.low_s
         assert wide.high_s >= narrow.high_s
 
@@ -145,6 +145,8 @@ def test_every_doubt_opens_the_band_and_none_closes_it(
 def test_a_band_in_numbers() -> None:
     """A doubt and an unsure rate are independent of each other: their squares add."""
     weights = Weights((0.0, 0.0, 0.0, 0.3), (0.0, 0.0, 0.0, 0.3))
-    band = BandBasis(1000.0, (0.0, 0.0, 0.0, 1.0), 0.4).band(weights)
-    assert band.high_s == pytest.approx((1000.0 + GRAIN_S) * math.exp(LEAST + 0.5) - GRAIN_S)
-    assert band.low_s == pytest.approx((1000.0 + GRAIN_S) * math.exp(-LEAST - 0.5) - GRAIN_S)
+    band = BandBasis(1000.0, (0.0, 0.0, 0.0, 1.0), 0.4, 0.4).band(weights)
+    later_s, slower_s = (1000.0 + GRAIN_S) * math.expm1(LEAST + 0.3), 1000.0 * math.expm1(0.4)
+    sooner_s, faster_s = (1000.0 + GRAIN_S) * math.expm1(-LEAST - 0.3), 1000.0 * math.expm1(-0.4)
+    assert band.high_s == pytest.approx(1000.0 + math.hypot(later_s, slower_s))
+    assert band.low_s == pytest.approx(1000.0 - math.hypot(sooner_s, faster_s))

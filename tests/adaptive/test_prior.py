@@ -108,5 +108,5 @@ def test_what_is_learnt_is_worth_almost_as_much_as_what_is_told() -> None:
 def test_the_first_report_is_waited_for() -> None:
     assert look_again_at(view(job(1), running(2, 0), job(3, profile=None))) is None
     assert look_again_at(view(running(1, 0, profile=None, step=0), now=500.0)) == 500 + LOOK_S
-    assert look_again_at(view(running(1, 0, profile=None, step=7))) is None
+    assert look_again_at(view(running(1, 0, profile=None, step=70))) is None
     assert Adaptive().decide(view(running(1, 0, profile=None, step=0), now=500.0)).wake_at == 500 + LOOK_S

@@ -226,6 +226,7 @@ class Histories:
             None if steps is None else float(f"{steps.mean:.2g}"),
             0.0 if steps is None else _rounded(steps.spread),
             "" if length is None else f"{count(length.times, 'job')} of {length.whose}",
+            length is not None and length.group[0] == "job",
         )
 
 

@@ -287,10 +287,10 @@ def _training_done(world: World, event: ev.TrainingDone, at: float) -> None:
     job, incarnation = step_of(world, event)
     if event.node != incarnation.writer:
         return  # another node's ranks may not wait for it
-    ob.observe(world, job, incarnation, event.step, at)
+    rate = ob.observe(world, job, incarnation, event.step, at)
     progress = incarnation.progress
     if progress is not None:
-        progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
+        progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step, rate)
     step = max(event.step, job.progress.step or 0)
     put(world, job, changed(incarnation, progress=progress, end_at=at), progress=changed(job.progress, step=step))
 
@@ -306,7 +306,7 @@ def _broken(world: World, event: ev.Broken, at: float) -> None:
 def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
-    ob.observe(world, job, incarnation, event.step, at)
+    rate = ob.observe(world, job, incarnation, event.step, at)
     before, accuracy = job.progress, job.progress.accuracy
     if event.metric is not None and math.isfinite(event.metric):
         accuracy = ob.thinned((*accuracy, (event.step, event.metric)))
@@ -316,7 +316,7 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
         breaks = incarnation.breaks if event.step <= progress.step else 0
         # A step that was saved, or said to be the last, may be heard of again.
         end_at = incarnation.end_at if event.step <= (before.step or 0) else None
-        progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
+        progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step, rate)
         incarnation = changed(incarnation, progress=progress, breaks=breaks, end_at=end_at)
     else:
         incarnation = ob.began(incarnation, at)

@@ -9,10 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from hpcdl.core.fold.trials import KEPT_RUNS, shows_rate, trial_of, warm_up, with_report
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
-from hpcdl.core.model.profile import Observation, Observations, Point, Profile, Timing, UsualJob
+from hpcdl.core.model.profile import (
+    AttemptRate,
+    Observation,
+    Observations,
+    Point,
+    Profile,
+    StepSums,
+    Timing,
+    UsualJob,
+)
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import Job, World
 
@@ -54,36 +64,56 @@ LEAST_S = 5.0
 """A suspend ends a stretch of training within a step; from so many seconds on that is no matter."""
 
 
-def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: float) -> None:
-    """Adds the steps since the last report to what is known of jobs like this one."""
+def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: float) -> AttemptRate | None:
+    """Adds the steps since the last report to what is known of jobs like this one; what the attempt then showed."""
     progress, placement = incarnation.progress, incarnation.placement
+    shown = None if progress is None else progress.rate
     if progress is None or placement is None or at <= progress.at or step <= progress.step:
-        return
+        return shown
     if incarnation.is_background or (world.backgrounds and not world.backgrounds.keys().isdisjoint(placement.gpus)):
-        return  # the other on its GPUs slows it down
+        return shown  # the other on its GPUs slows it down
     since = progress.at
     if incarnation.stop is not None:
         at = incarnation.stop.at  # from then on it finishes a step, and saves
         if at - since < LEAST_S:
-            return
+            return shown
     if incarnation.rescale_at is not None or incarnation.broken_at is not None:
-        return  # on which nodes that was, nobody can say
+        return shown  # on which nodes that was, nobody can say
     if incarnation.members and len(incarnation.members) < len(placement.shares):  # the others warm up
         placement = replace(placement, shares=tuple(s for s in placement.shares if s.node in incarnation.members))
     if incarnation.ending is not None or len({len(share.gpus) for share in placement.shares}) != 1:
-        return  # it may have been killed, or the placement is not one that a curve has a place for
+        return shown  # it may have been killed, or the placement is not one that a curve has a place for
     spot = (_kind_on(world, placement), len(placement.shares), placement.per_node)
     steps, seconds = float(step - progress.step), at - since
+    if shown is None or _spot(shown) != spot:
+        shown = AttemptRate(job.id, incarnation.number, *spot)
+    run = with_report(shown, steps, seconds)
+    _learn_rate(world, job, run, steps, seconds, shown.early if run.warm != shown.warm else StepSums())
+    return run
+
+
+def _learn_rate(world: World, job: Job, run: AttemptRate, steps: float, seconds: float, warm_up: StepSums) -> None:
+    """Adds steps of an attempt to those on its number of GPUs. `warm_up`: what of the steps before was one, as shows
+    now; they are taken out again."""
+    spot = _spot(run)
     before = world.observed.get(job.spec.learns_as, Observations())
     others = []
     for known in before.rates:
-        if (known.kind, known.nodes, known.gpus) == spot:
+        if _spot(known) == spot:
             weight = min(1.0, MEMORY_S / known.seconds)
             steps, seconds = steps + weight * known.steps, seconds + weight * known.seconds
         else:
             others.append(known)
+    if warm_up.reports:
+        steps = max(run.counted.steps, steps - warm_up.steps)
+        seconds = max(run.counted.seconds, seconds - warm_up.seconds)
     rates = (*others[-KEPT_RATES + 1 :], Observation(*spot, steps, seconds))
-    _keep(world, job, Observations(rates, before.times))
+    runs = [each for each in before.runs if (each.job, each.attempt) != (run.job, run.attempt) or _spot(each) != spot]
+    _keep(world, job, Observations(rates, before.times, (*runs[-KEPT_RUNS + 1 :], run)))
+
+
+def _spot(seen: Observation | AttemptRate) -> tuple[str, int, int]:
+    return seen.kind, seen.nodes, seen.gpus
 
 
 def observe_start(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
@@ -164,8 +194,11 @@ def observations_of(
     known, others' say nothing of the rest. `group`: what is usual of jobs like these; it comes before all jobs' times.
     """
     seen = world.observed.get(key)
-    rates = () if seen is None else tuple(each for each in seen.rates if each.seconds >= SHORTEST_S)
-    if seen is None or not rates:
+    if seen is None:
+        return None
+    runs = {spot: [run for run in seen.runs if _spot(run) == spot] for spot in map(_spot, seen.rates)}
+    rates = tuple(each for each in seen.rates if _shows_rate(each, runs[_spot(each)]))
+    if not rates:
         return None
     own = {timing.what for timing in seen.times}
     if own_starts and not own.isdisjoint(OF_A_START):
@@ -176,7 +209,18 @@ def observations_of(
     if group is not None and group.save_s is not None:
         usual.setdefault("save_s", Timing("save_s", 1.0, group.save_s))
     others = (timing for what, timing in usual.items() if what not in own)
-    return Observations(tuple(map(_rounded, rates)), tuple(map(_mean, (*seen.times, *others))))
+    times = list(map(_mean, (*seen.times, *others)))
+    if (warms_up := warm_up(seen.runs)) is not None:
+        times.append(warms_up)
+    rounded = tuple(map(_rounded, rates))
+    trials = [trial_of(runs[_spot(each)], each.steps / each.seconds) for each in rounded if runs[_spot(each)]]
+    return Observations(rounded, tuple(times), trials=tuple(trials))
+
+
+def _shows_rate(seen: Observation, runs: Sequence[AttemptRate]) -> bool:
+    """`runs`: the last attempts there; none where it is long ago."""
+    warm_s = sum(run.warm.seconds for run in runs)
+    return seen.seconds + warm_s >= SHORTEST_S and (not runs or any(map(shows_rate, runs)))
 
 
 def slower(profile: Profile, seen: Observations) -> Profile:
@@ -266,7 +310,7 @@ def thinned(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], .
 
 def _took(world: World, job: Job, what: str, seconds: float) -> None:
     before = world.observed.get(job.spec.learns_as, Observations())
-    _keep(world, job, Observations(before.rates, _with(before.times, what, seconds)))
+    _keep(world, job, replace(before, times=_with(before.times, what, seconds)))
     world.usual_times = _with(world.usual_times, what, seconds)
 
 

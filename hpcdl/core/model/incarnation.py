@@ -6,6 +6,7 @@ Values only. Apart from `job.py`, which every `hpcdl submit` loads: making these
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hpcdl.core.model.profile import AttemptRate
 from hpcdl.core.model.units import GpuRef, seconds_text
 
 
@@ -225,6 +226,7 @@ class TrainingProgress:
     ready_step: int  # the step from which it went on
     at: float  # of the newest report; `ready_at` before the first step
     step: int  # of the newest report
+    rate: AttemptRate | None = None  # what its reports show, on what it holds; None: nothing yet
 
 
 @dataclass(frozen=True, slots=True)

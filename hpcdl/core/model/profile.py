@@ -41,6 +41,55 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSums:
+    """Some of the training of one attempt, in sums over its reports."""
+
+    steps: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0  # of each report seconds^2 / steps: shows how much single steps differ
+    reports: int = 0
+
+    def __add__(self, other: "StepSums") -> "StepSums":
+        return StepSums(
+            self.steps + other.steps,
+            self.seconds + other.seconds,
+            self.squares + other.squares,
+            self.reports + other.reports,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRate:
+    """How fast one attempt trained on one number of GPUs, its warm-up apart (`fold/trials.py`)."""
+
+    job: int
+    attempt: int
+    kind: str  # the type of GPU
+    nodes: int
+    gpus: int  # on each node
+    early: StepSums = StepSums()  # the first part of what counts, with as many steps as `late` or more
+    late: StepSums = StepSums()  # the rest
+    warm: StepSums = StepSums()  # the warm-up before: clearly slower steps, which do not count
+
+    @property
+    def counted(self) -> StepSums:
+        """All of it but the warm-up."""
+        return self.early + self.late
+
+
+@dataclass(frozen=True, slots=True)
+class RateTrial:
+    """What the rate of jobs alike rests on, on one number of GPUs. Rounded."""
+
+    kind: str  # the type of GPU
+    nodes: int
+    gpus: int  # on each node
+    scale: float  # of Student's t on the logarithm of the next job's rate, with three degrees of freedom
+    longest: float  # steps of the longest attempt, without its warm-up
+    of: str  # whose steps, in words: `20 steps of job 3`
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """How long something round a start or a suspend took."""
 
@@ -60,14 +109,17 @@ class UsualJob:
     steps: float | None = None  # of a whole job; None: none ended that reported some
     steps_spread: float = 0.0  # sigma of a lognormal factor on those
     of: str = ""  # of whose jobs length and steps are, in words
+    same: bool = False  # whether these have its model and its script, so that their length goes by their steps
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
     """What was seen of jobs that scale alike: how fast they trained, and how long starts and suspends took."""
 
-    rates: tuple[Observation, ...] = ()
+    rates: tuple[Observation, ...] = ()  # without warm-ups
     times: tuple[Timing, ...] = ()
+    runs: tuple[AttemptRate, ...] = ()  # of the last attempts, the newest at the end; () in what a profile is made of
+    trials: tuple[RateTrial, ...] = ()  # what the rates rest on; only in what a profile is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +144,7 @@ class Profile:
     spread: relative standard error of the rates; 0 where they are taken as true.
     times_spread: how far starts, saves and resumes differ from one to the next: sigma of a lognormal factor on each.
     measured: (kind, nodes, GPUs on each) at which the rates were measured while it ran; None: all are taken as true.
+    trials: what learnt rates rest on, by number of GPUs; () of a profile that was given.
     source: where the numbers come from, in words: measured on what, or assumed, or a fit.
     """
 
@@ -114,6 +167,7 @@ class Profile:
     spread: float = 0.0
     times_spread: float = 0.0
     measured: tuple[tuple[str, int, int], ...] | None = None
+    trials: tuple[RateTrial, ...] = ()
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _best: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 MEANT_FOR = ("deadline", frozenset({"adaptive", "adaptive-fifo"}))
 """The objective and the policies that the forecast is about: any other may take jobs in another order."""
 
+KNOWN_ONCE = "once it, or a job like it, shows how fast it trains"
+
 log = logging.getLogger("hpcdl.daemon")
 
 
 def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | None:
-    """`{"deadline", "probability", "probability_low", "probability_high", "basis", "ends_at", "helps", "text",
-    "lines"}`; None without a deadline or once it is finished.
+    """`{"deadline", "probability", "probability_low", "probability_high", "basis", "ends_at", "needs_s",
+    "needs_low_s", "needs_high_s", "helps", "text", "lines"}`; None without a deadline or once it is finished.
 
-    The probabilities and `ends_at` are None where nothing at all is known of the job's length. `text` is the `lines`
-    in one.
+    The probabilities, `ends_at` and what it needs are None where nothing is known of the job's length. `text` is the
+    `lines` in one.
     """
     if job.spec.deadline is None or job.finished:
         return None
@@ -49,12 +51,17 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         "probability_high": None,
         "basis": "",
         "ends_at": None,
+        "needs_s": None,
+        "needs_low_s": None,
+        "needs_high_s": None,
         "helps": [],
         "text": "",
         "lines": [],
     }
     if found is None:
-        needs = "" if profiles.total_of(job) else ": that needs --steps, or a job like it that has ended"
+        needs = (
+            f" yet: {KNOWN_ONCE}" if profiles.total_of(job) else ": that needs --steps, or a job like it that has ended"
+        )
         late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
         return answer | {"text": f"its deadline{late}", "lines": [f"its deadline{late}"]}
     first, *more = found.lines(now, _condition(world))
@@ -65,6 +72,9 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         "probability_high": round(found.high, 4),
         "basis": found.basis,
         "ends_at": found.ends_at,
+        "needs_s": round(found.needs_s, 3),
+        "needs_low_s": round(found.needs_low_s, 3),
+        "needs_high_s": round(found.needs_high_s, 3),
         "helps": list(found.helps),
         "text": "; ".join(lines),
         "lines": lines,
@@ -135,6 +145,19 @@ def grounds(
     return grounds_of(
         view, seen, world.policy, None if held is None else held.seconds, held is not None and held.measured
     )
+
+
+def not_known_text(world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None) -> str:
+    """From when on it is known when the job is done, of one that has shown nothing yet that would say so; else ""."""
+    from hpcdl.adaptive.prior import UNKNOWN, doubt  # as above
+
+    if job.finished or job.held or world.stopping:
+        return ""
+    view = build_view(world, profiles, now) if views is None else views.build(world, profiles, now)
+    seen = view.by_id[job.id]
+    if seen.total is None or seen.blocked or seen.leaving or seen.in_end or doubt(seen) < UNKNOWN:
+        return ""
+    return f"when it is done is not known yet: {KNOWN_ONCE}"
 
 
 def when_json(eta: "Eta | None") -> Json:

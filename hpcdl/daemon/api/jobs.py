@@ -24,7 +24,7 @@ from hpcdl.core.model.world import Job, JobState, World, no_such_job
 from hpcdl.core.rules.jobs import again_text
 from hpcdl.core.rules.retention import as_history, is_retired
 from hpcdl.daemon.api.context import ApiContext, route
-from hpcdl.daemon.api.estimates import forecast_json, unheeded, when, when_json, when_text
+from hpcdl.daemon.api.estimates import forecast_json, not_known_text, unheeded, when, when_json, when_text
 from hpcdl.daemon.api.http import ApiProblem, Encoded, body_of, number_of, numbers_of, seconds_of
 from hpcdl.daemon.api.job_list import JobList, JobQuery
 from hpcdl.daemon.api.learnt import learnt_of
@@ -112,7 +112,13 @@ async def why(api: ApiContext, request: Request) -> Json:
             details.append(again_text(world, job))
         return found | {"details": details, **when_json(None), "past": past.to_json(job)}
     eta = await asyncio.to_thread(when, world, job, rows.profiles, now, api.queues.views)
-    details = [*answer.details, *([] if eta is None else [when_text(eta, world.policy)])]
+    views = api.queues.views
+    told = (
+        await asyncio.to_thread(not_known_text, world, job, rows.profiles, now, views)
+        if eta is None
+        else when_text(eta, world.policy)
+    )
+    details = [*answer.details, *([told] if told else [])]
     if job.running is None and not job.held and api.about.pilots_max:
         details += [f"no more pilots: {note}" for note in batch_notes(api)]
     if warning := await unheeded(api, (job,)):

@@ -15,6 +15,10 @@ LINES = (
 """Field of `Sample`, how its line begins, and what it counts."""
 
 
+ALIKE = 1.25
+"""Jobs whose steps differ by no more than this factor are about as long."""
+
+
 def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
     """Lines, and by field of `Sample` `{"mean", "low", "high", "times", "of", "spread"}`, null where none is known: of
     starts for a job, too, that has run and does not say when it begins to train."""
@@ -24,8 +28,17 @@ def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
     found = {what: known.learnt(groups, what) for what in FIELDS}
     if job.first_start_at is not None and not job.can_suspend:
         found["start"] = None
-    lines = [f"{begins} {each.text(unit)}" for what, begins, unit in LINES if (each := found[what]) is not None]
+    told = {what: each for what, each in found.items() if each is not None}
+    if not _as_long(job, told.get("steps")):
+        told.pop("length", None)
+    lines = [f"{begins} {told[what].text(unit)}" for what, begins, unit in LINES if what in told]
     return lines, {what: None if each is None else _json(each) for what, each in found.items()}
+
+
+def _as_long(job: Job, steps: Learnt | None) -> bool:
+    """Whether the job has about as many steps as those like it, as far as that is known: else it is not as long."""
+    total = job.progress.total
+    return total is None or steps is None or steps.mean / ALIKE <= total <= steps.mean * ALIKE
 
 
 def _json(each: Learnt) -> Json:

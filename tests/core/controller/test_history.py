@@ -132,13 +132,15 @@ def test_a_price_of_a_start_is_taken_from_jobs_like_it() -> None:
 
 def test_policies_see_how_long_a_job_without_a_profile_will_be() -> None:
     jobs = [done(number, spec(), 10.0, 3610.0) for number in (1, 2, 3)]
-    waiting = Job(4, spec("train.py", "new"), 4.0, progress=JobProgress(total=5000))
+    waiting = Job(4, spec("train.py", "new"), 4.0, progress=JobProgress(total=120))
     view = build_view(world_of(*jobs, waiting), Profiles(), 1000.0)
     left_s = candidates(view).candidates[0].left_s
     assert left_s == pytest.approx(3600.0, rel=0.15)
     found = grounds_of(view, view.jobs[0], "adaptive")
     assert found is not None
     assert found.eta().ends.low_s < found.eta().ends.expected_s < found.eta().ends.high_s
+    longer = replace(view, jobs=(replace(view.jobs[0], total=5000),))
+    assert grounds_of(longer, longer.jobs[0], "adaptive") is None, "jobs with 100 steps say little of 5,000"
     unknown = replace(view, jobs=(replace(view.jobs[0], usual=None),))
     assert candidates(unknown).candidates[0].left_s == 600.0
     assert grounds_of(unknown, unknown.jobs[0], "adaptive") is None

@@ -1,0 +1,102 @@
+"""What is said of a deadline once a job like it has trained for a few seconds: no certainty from a trial."""
+
+import pytest
+
+from benchmarks.deadlines_after_trials import TrialWorld, counts, simulated_verdicts
+from hpcdl.daemon.api.estimates import not_known_text
+from hpcdl.daemon.api.learnt import learnt_of
+
+WARM = ((8.0, 1), (9.16, 17), (9.17, 20))
+"""Reports of 20 steps, of which the first took 8 s and the others 0.06 s each; the last one follows at once."""
+
+
+def test_a_slow_first_step_is_not_extrapolated() -> None:
+    """What was found: 20 steps in 9 s, so 300 steps in 2 min "cannot be met: needs 2 min 19 s at least"; took 28 s."""
+    trials = TrialWorld()
+    trials.trains(WARM)
+    found = trials.told(300, 120.0)
+    assert found["probability"] > 0.9
+    assert 15.0 < found["needs_low_s"] < 27.0 < found["needs_high_s"] < 60.0
+    assert 20.0 < found["needs_s"] < 40.0, "one warm-up, and 300 steps of 0.06 s"
+    assert "perhaps 1" in found["text"]
+    assert "s: from 20 steps of job 1" in found["text"]
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        ((8.0, 1), (16.0, 2), (24.0, 3)),
+        ((9.0, 12), (9.5, 20)),
+        ((8.0, 1), (12.0, 2), (14.0, 3), (15.0, 5), (16.0, 20)),
+    ],
+)
+def test_what_may_be_met_is_not_called_impossible(reports: tuple[tuple[float, int], ...]) -> None:
+    """Steps that all were of the warm-up, a report of slow and fast ones, and one that ends little by little."""
+    trials = TrialWorld()
+    trials.trains(reports)
+    found = trials.told(300, 60.0)
+    assert 0.0 < found["probability"] < 1.0
+    assert "cannot be met" not in found["text"]
+
+
+def test_what_is_impossible_is_called_so() -> None:
+    trials = TrialWorld()
+    trials.trains(WARM)
+    found = trials.told(100_000, 60.0)
+    assert found["probability"] == 0.0
+    assert "cannot be met: needs" in found["text"]
+    assert trials.told(300, -5.0)["lines"][0].endswith("has passed")
+
+
+def test_more_steps_make_it_surer() -> None:
+    short, long = TrialWorld(), TrialWorld()
+    short.trains(WARM)
+    long.trains(tuple((8.0 + 1.2 * report, 1 + 20 * report) for report in range(60)))
+    bands = [found["needs_high_s"] / found["needs_low_s"] for found in (t.told(3000, 600.0) for t in (short, long))]
+    assert bands[1] < 1.4 < bands[0]
+
+
+def test_jobs_that_differ_make_it_less_sure() -> None:
+    alike, unlike = TrialWorld(), TrialWorld()
+    for trials, seconds in ((alike, (60.0, 60.0, 60.0)), (unlike, (30.0, 60.0, 120.0))):
+        for each in seconds:
+            trials.trains(tuple((each * part / 20, 50 * part) for part in range(1, 21)))
+    bands = [found["needs_high_s"] / found["needs_low_s"] for found in (t.told(3000, 600.0) for t in (alike, unlike))]
+    assert bands[0] < 1.3 < 2.0 < bands[1]
+
+
+def test_further_gpus_may_be_of_no_use() -> None:
+    trials = TrialWorld(4)
+    trials.trains(tuple((1.2 * report, 20 * report) for report in range(1, 60)))
+    found = trials.told(2000, 60.0, gpus=4)
+    assert found["needs_s"] < 60.0 < found["needs_high_s"]
+    assert trials.told(2000, 25.0, gpus=4)["probability"] > 0.0
+    assert trials.told(2000, 10.0, gpus=4)["probability"] == 0.0, "four times as fast at most"
+
+
+def test_one_report_is_no_rate_yet() -> None:
+    trials = TrialWorld()
+    number = trials.trains(((8.3, 1),), ends=False)
+    assert trials.told(300, 600.0)["probability"] is None
+    running = trials.world.jobs[number]
+    assert not_known_text(trials.world, running, trials.profiles, trials.at).startswith(
+        "when it is done is not known yet"
+    )
+
+
+def test_a_short_job_says_nothing_of_the_length_of_a_long_one() -> None:
+    trials = TrialWorld()
+    trials.trains(WARM)
+    for steps, told in ((20, True), (3000, False)):
+        number = trials.submit(steps)
+        lines, found = learnt_of(trials.world, trials.world.jobs[number])
+        assert any("whole job" in line for line in lines) is told
+        assert found["length"] is not None
+
+
+def test_the_benchmark_finds_no_impossible_deadline_that_is_met() -> None:
+    found = counts(simulated_verdicts(60, seed=7))
+    assert found["submits"] == 60
+    assert found["impossible"] > 0
+    assert found["impossible_met"] == 0
+    assert found["furthest"] < 0.3, "few cases; the benchmark draws more"
