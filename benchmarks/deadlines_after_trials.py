@@ -173,6 +173,8 @@ class TrialWorld:
         """A job trains; `reports`: seconds since its loop began, and the step."""
         number, last = self.submit(reports[-1][1], gpus=gpus), reports[-1][1]
         self.then(ev.StartRequested(number, 1, ("n1",), Placement((Share("n1", tuple(range(gpus))),))))
+        self.then(ev.Started(number, 1, 1, "n1", pid=7))
+        self.then(ev.Attached(number, 1, 1, "n1"))
         self.then(ev.TrainerReady(number, 1, 1, "n1", step=0), start_s)
         began = self.at
         for seconds, step in reports:
@@ -300,7 +302,7 @@ def real(cases: Sequence[TrialCase], at_once: int = 2) -> list[Verdict]:
     cluster.daemon("start", "--emulate-gpus", str(2 * at_once))
     try:
         with Client(cluster.home) as client:
-            client.request("POST", "/v1/config", {"objective": "deadline"})
+            client.request("PUT", "/v1/config", {"objective": "deadline"})
         with ThreadPoolExecutor(at_once) as threads:
             names = [f"case-{number}" for number in range(len(cases))]
             return list(threads.map(cluster.verdict, cases, names))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hpcdl.core.model.profile import Profile, RateTrial
+from hpcdl.estimators.posterior import ACROSS_STEP, EXPONENT, EXPONENT_OF_KIND, KIND, OWN, OWN_OF_KIND
 
 QUADRATURE = ((-2.857, 0.011257), (-1.3556, 0.222076), (0.0, 0.533333), (1.3556, 0.222076), (2.857, 0.011257))
 """Gauss and Hermite's five points of a standard normal distribution, with their weights."""
@@ -25,14 +26,14 @@ FASTEST = 5.84
 FASTEST_NORMAL = 2.576
 """The same of a normal distribution."""
 
-LONGEST_WARM_UP = 100.0
+LONGEST_WARM_UP = 200.0
 """Steps for which a warm-up lasts at most; after n of them what follows is at most so many times as fast over n."""
+
+WARMING = (2.0, 0.5)
+"""n steps were all of a warm-up with the probability w / (w + n): w where none has ended, and where one has."""
 
 UNUSED = 0.25
 """The share of jobs that are no faster on further GPUs."""
-
-KIND = 0.7
-"""How much faster one kind of GPU is than another: sigma of the logarithm."""
 
 SHOWN = 0.05
 """Scale of the doubt in the rate that a job shows itself."""
@@ -101,7 +102,7 @@ def certainty(
         return _untried(profile, kind, nodes, gpus, length, of)
     if trial is not None:
         fastest = least - _fastest(trial)
-        return _certainty(length, trial.scale, _hidden(trial), 1.0, fastest, (*of, trial.of), trial.longest)
+        return _certainty(length, trial.scale, _hidden(trial), 1.0, fastest, (*of, trial.of), _warming(trial))
     given = math.log1p(profile.spread)
     return _certainty(math.hypot(length, given), 0.0, 1.0, 1.0, least - FASTEST_NORMAL * given, of)
 
@@ -112,7 +113,10 @@ def _untried(profile: Profile, kind: str, nodes: int, gpus: int, length: float, 
     rate = profile.on(kind).rate(gpus, nodes)
     nearest = min(profile.trials, key=lambda each: abs(math.log(each.nodes * each.gpus / (nodes * gpus))))
     seen = {each: profile.on(each.kind).rate(each.gpus, each.nodes) for each in profile.trials}
-    scale = math.hypot(nearest.scale, profile.spread)
+    doublings = math.log2(nodes * gpus / (nearest.nodes * nearest.gpus))
+    exponent = math.hypot(EXPONENT, EXPONENT_OF_KIND) * doublings
+    across = ACROSS_STEP if (nodes > 1) != (nearest.nodes > 1) else 0.0
+    scale = math.hypot(nearest.scale, exponent, OWN, OWN_OF_KIND, across)
     if kind not in {each.kind for each in profile.trials}:
         least, scale = -math.inf, math.hypot(scale, KIND)
     elif length:
@@ -122,12 +126,18 @@ def _untried(profile: Profile, kind: str, nodes: int, gpus: int, length: float, 
         least = max(min(0.0, math.log(rate / most[each])) - _fastest(each) for each in profile.trials)
     single = len({each.nodes * each.gpus for each in profile.trials}) == 1
     alike = rate / seen[nearest] if single else 1.0
-    return _certainty(length, scale, _hidden(nearest), alike, least, (*whose, nearest.of), nearest.longest)
+    return _certainty(length, scale, _hidden(nearest), alike, least, (*whose, nearest.of), _warming(nearest))
 
 
 def _hidden(trial: RateTrial) -> float:
     """How many times as fast a job may be yet, if all that was seen is its warm-up."""
     return max(1.0, LONGEST_WARM_UP / trial.longest)
+
+
+def _warming(trial: RateTrial) -> float:
+    """The probability that all that was seen is its warm-up."""
+    w = WARMING[trial.warmed_up]
+    return w / (w + trial.longest)
 
 
 def _fastest(trial: RateTrial) -> float:
@@ -143,16 +153,15 @@ def _certainty(
     alike: float,
     least: float,
     whose: tuple[str, ...],
-    longest: float = math.inf,
+    warm: float = 0.0,
 ) -> Certainty:
-    """`length`: sigma of a normal. `scale`: of Student's t. `hidden`: how many times as fast the warm-up may hide that
-    it is. `alike`: what its time is multiplied by, if further GPUs are of no use to it. `longest`: steps seen at most.
+    """`length`: sigma of a normal. `scale`: of Student's t. `hidden`: how many times as fast it may be yet, if all was
+    its warm-up, with the probability `warm`. `alike`: what its time is multiplied by, if further GPUs are of no use.
     """
     points = [(0.0, 1.0)]
     if scale:
         points = [(scale * each, 1 / PARTS) for each in _student(PARTS)]
     if hidden > 1.0:
-        warm = 1 / (2 + longest)
         faster = [(-math.log(hidden) * share, warm / 2) for share in (0.25, 0.75)]
         points = [(at + shift, weight * share) for at, weight in points for shift, share in (*faster, (0.0, 1 - warm))]
     if alike != 1.0:

@@ -7,7 +7,7 @@ suspended. model.py has the equations, start.py the starts and the words.
 from dataclasses import dataclass
 
 from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
-from hpcdl.genie.model import PlacementOption, expected_at, latency, hopeful_latency, placements
+from hpcdl.genie.model import PlacementOption, expected_at, hopeful_latency, latency, placements
 from hpcdl.genie.start import NO_FIT, Launch, allowance_words, shape
 from hpcdl.placement.pool import impossible
 

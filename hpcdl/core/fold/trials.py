@@ -24,7 +24,7 @@ CLEARLY = 3.0
 """... and by so many standard errors of the two."""
 
 MOST_WARM_S = 600.0
-"""A half that took longer is no warm-up, whatever followed it."""
+"""A warm-up is not taken to cost each start more: something else has made the steps faster, then."""
 
 STEPS_DIFFER = (0.3, 2.0)
 """Coefficient of variation of the seconds of a step, and for how many reports this belief counts."""
@@ -56,8 +56,6 @@ def with_report(run: AttemptRate, steps: float, seconds: float) -> AttemptRate:
 
 
 def _is_warm_up(early: StepSums, late: StepSums) -> bool:
-    if early.seconds > MOST_WARM_S:
-        return False
     faster = math.log(early.seconds / early.steps * late.steps / late.seconds)
     error = math.sqrt(_variation((late,)) * (1 / early.steps + 1 / late.steps) + _late(early) + _late(late))
     return faster > max(math.log(FASTER), CLEARLY * error)
@@ -100,8 +98,9 @@ def trial_of(runs: Sequence[AttemptRate], rate: float) -> RateTrial:
     known = 1 / sum(1 / (between + error) for error in errors)
     scale = math.sqrt(between + known + (math.log(rate) - middle) ** 2)
     kind, nodes, gpus = runs[0].kind, runs[0].nodes, runs[0].gpus
+    warmed_up = any(run.warm.reports for run in runs)
     longest = max(each.steps for each in counted)
-    return RateTrial(kind, nodes, gpus, float(f"{scale:.1g}"), float(f"{longest:.1g}"), _whose(runs))
+    return RateTrial(kind, nodes, gpus, float(f"{scale:.1g}"), float(f"{longest:.1g}"), warmed_up, _whose(runs))
 
 
 def _whose(runs: Sequence[AttemptRate]) -> str:
@@ -114,7 +113,7 @@ def _whose(runs: Sequence[AttemptRate]) -> str:
 def warm_up(runs: Sequence[AttemptRate]) -> Timing | None:
     """What warm-ups took, more than their steps take later, in the mean; None where no attempt shows it."""
     took = [
-        max(0.0, run.warm.seconds - run.warm.steps * run.counted.seconds / run.counted.steps)
+        min(MOST_WARM_S, max(0.0, run.warm.seconds - run.warm.steps * run.counted.seconds / run.counted.steps))
         for run in runs
         if shows_rate(run)
     ]

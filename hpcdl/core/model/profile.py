@@ -86,6 +86,7 @@ class RateTrial:
     gpus: int  # on each node
     scale: float  # of Student's t on the logarithm of the next job's rate, with three degrees of freedom
     longest: float  # steps of the longest attempt, without its warm-up
+    warmed_up: bool  # whether an attempt showed where its warm-up ends
     of: str  # whose steps, in words: `20 steps of job 3`
 
 
