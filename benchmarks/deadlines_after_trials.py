@@ -78,7 +78,8 @@ class Script:
 
     def expected_s(self, steps: int, gpus: int) -> float:
         """How long a job takes in the mean."""
-        return self.start_s + self.step_s * gpus**-self.exponent * (steps + sum(each - 1 for each in self.warm[:steps]))
+        slow = sum(each - 1.0 for each in self.warm[:steps])
+        return self.start_s + self.step_s * math.pow(gpus, -self.exponent) * (steps + slow)
 
 
 @dataclass(frozen=True, slots=True)

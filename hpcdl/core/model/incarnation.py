@@ -226,7 +226,8 @@ class TrainingProgress:
     ready_step: int  # the step from which it went on
     at: float  # of the newest report; `ready_at` before the first step
     step: int  # of the newest report
-    rate: AttemptRate | None = None  # what its reports show, on what it holds; None: nothing yet
+    # What its reports show, on what it holds; None: nothing yet. Snapshots of earlier versions lack it.
+    rate: AttemptRate | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ class Observations:
 
     rates: tuple[Observation, ...] = ()  # without warm-ups
     times: tuple[Timing, ...] = ()
-    runs: tuple[AttemptRate, ...] = ()  # of the last attempts, the newest at the end; () in what a profile is made of
+    # Of the last attempts, the newest at the end; () in what a profile is made of. Earlier snapshots lack it.
+    runs: tuple[AttemptRate, ...] = field(default=(), compare=False)
     trials: tuple[RateTrial, ...] = ()  # what the rates rest on; only in what a profile is made of
 
 
