@@ -128,6 +128,14 @@ _ARCHIVED_AT_ONCE = 20_000
 _ALL_COLUMNS = select(schema.event)
 
 
+def _recorded(world: World) -> World:
+    """The world without the rates that were learnt, which follow from the events by this version's rules: a snapshot of
+    an earlier one has others, and they are forgotten in time."""
+    own = copied(world)
+    own.observed = {}
+    return own
+
+
 class SqliteJournal:
     """See `hpcdl.core.controller.journal.Journal`. Any thread may call; calls wait for each other.
 
@@ -393,7 +401,7 @@ class SqliteJournal:
                 validate(world)
             except ValueError as error:
                 raise JournalError(f"{self.path}: the events contradict themselves: {error}") from error
-            if world != kept:
+            if _recorded(world) != _recorded(kept):
                 raise JournalError(
                     f"{self.path}: the snapshot at seq {self.snapshot_seq} differs from the events: "
                     "hpcdl ledger rebuild makes it anew"

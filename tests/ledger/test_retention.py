@@ -9,6 +9,7 @@ from sqlalchemy import Connection, create_engine, text
 
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
+from hpcdl.core.model.profile import Observation, Observations
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import World
 from hpcdl.ledger import SqliteJournal, journal, migrations, schema, snapshots
@@ -79,6 +80,17 @@ def test_a_wrong_snapshot_is_found(path: Path) -> None:
         ledger.snapshot(world)
     with SqliteJournal(path) as ledger, pytest.raises(JournalError, match="snapshot at seq 4 differs"):
         ledger.verify()
+
+
+def test_rates_that_an_earlier_version_learnt_are_no_difference(path: Path) -> None:
+    with SqliteJournal(path) as ledger:
+        ledger.append(submissions(4))
+        world = ledger.load()
+        world.observed["model"] = Observations((Observation("emulated", 1, 1, 30.0, 60.0),))
+        ledger.snapshot(world)
+    with SqliteJournal(path) as ledger:
+        assert ledger.load().observed == world.observed
+        assert ledger.verify() == world.seq
 
 
 def test_archived_events_are_still_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
