@@ -59,7 +59,7 @@ def test_agents_killed_again_and_again(daemon: Daemon, agents: Agents) -> None:
         assert daemon.wait("Exited", job).code == 0
     daemon.wait("GpusFreed", 1)
     kinds = daemon.kinds(1)
-    assert kinds == ["Started", "Attached", "TrainerReady", "Saved", "Exited", "GpusFreed"]
+    assert kinds == ["Started", "Attached", "TrainerReady", "Saved", "TrainingDone", "Exited", "GpusFreed"]
 
 
 WAITS = """
