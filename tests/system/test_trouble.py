@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
 from hpcdl.client import ApiError, Client
-from hpcdl.core.model.events import TroubleSeen
+from hpcdl.core.model.events import KINDS, Report, TroubleSeen
 from hpcdl.ledger import SqliteJournal
 from hpcdl.wire.access import AccessFile, read_access
 from hpcdl.wire.messages import MAX_MESSAGE, VERSION
@@ -263,7 +263,7 @@ def test_the_clock_was_stepped_back(cluster: Cluster) -> None:
     assert cluster.job(job)["incarnation"] == 1
 
 
-REPORTED = ("Started", "Attached", "TrainerReady", "Progressed", "Saved", "Exited", "GpusFreed", "Noted", "AtGate")
+REPORTED = frozenset(name for name, kind in KINDS.items() if issubclass(kind, Report))
 """Reports carry the time of what they report, which is before the time at which they are recorded."""
 
 
