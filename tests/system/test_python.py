@@ -186,6 +186,7 @@ def test_a_function_in_a_container(here: Cluster, tmp_path: Path, monkeypatch: p
     (place / "python3").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "torch.sif").touch()
     job = hpcdl.submit(functions.double, 4, container="torch.sif")
     assert job.result(PATIENCE_S) == 8
     said = json.loads((place / "said.json").read_text())

@@ -68,7 +68,7 @@ def test_an_exit_code_comes_with_the_last_line(agent: Agent) -> None:
     agent.start("sys.stderr.write('first\\n\\x1b[31mbad \\x07thing' + 'x' * 400 + '\\n\\n'); sys.exit(3)")
     record = agent.exit()
     assert (record["code"], record["signal"], record["ended_by"], record["attached"]) == (3, None, None, False)
-    assert record["detail"] == ("bad thing" + "x" * 400)[:300]
+    assert record["detail"] == ('printed last "bad thing' + "x" * 400)[:300]
 
 
 def test_a_trainer_killed_by_somebody(agent: Agent) -> None:
