@@ -24,6 +24,8 @@ READY_S = 300.0
 """A daemon that starts and says nothing for so long is ended; it says what it is at."""
 STATUS_S = 2.0
 ANSWER_S = 10.0
+LAST_ANSWER_S = 1.0
+"""At the end each second is one for saving: a daemon that does not answer at once is not waited for."""
 PAUSE_S = 1.0
 TRIES = 5
 LASTED_S = 60.0
@@ -172,6 +174,8 @@ class DaemonProcess:
 
     def stop(self, seconds: float, pause: Callable[[float], object]) -> bool:
         """Has it suspend everything and end; whether it has within so many seconds. `pause(s)` waits."""
+        self._client.close()
+        self._client = Client(self.home, patience_s=0.0, answer_s=LAST_ANSWER_S)
         self._ask()  # `status` is its last word, with what was submitted just now
         self._client.close()
         process = self._process

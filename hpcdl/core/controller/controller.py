@@ -303,7 +303,10 @@ class Controller:
 
 
 def _is_news(event: ev.Event, asks: Decision) -> bool:
-    """Whether it matters to a policy, and no plan brought it about, as it does starts, suspends and their ends."""
+    """Whether it matters to a policy, and no plan brought it about, as it does starts, suspends and their ends; but a
+    job's own end is news."""
+    if isinstance(event, ev.IncarnationEnded):
+        return event.final is not None
     return asks is Decision.ASK and not isinstance(event, ev.IncarnationEvent)
 
 

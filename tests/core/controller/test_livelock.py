@@ -1,8 +1,13 @@
 """Plans that alternate at one moment: after some turns one of them is kept."""
 
+import pytest
+
+from hpcdl.core.controller.controller import _is_news
 from hpcdl.core.controller.livelock import MOMENT_S, TURNS, LivelockGuard
-from hpcdl.core.model.incarnation import Placement, Share
-from hpcdl.core.model.world import Target
+from hpcdl.core.fold.effect import Decision
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.incarnation import Cause, Placement, Share
+from hpcdl.core.model.world import JobState, Target
 
 Places = dict[int, Placement | None]
 
@@ -88,3 +93,11 @@ def test_starts_ahead_count_too() -> None:
     line = plans.refusal({}, warm=(7,))
     assert line is not None
     assert line.endswith("none started ahead or job 7 started ahead")
+
+
+@pytest.mark.parametrize(("final", "news"), [(JobState.DONE, True), (None, False)])
+def test_the_end_of_a_job_is_news_and_that_of_an_attempt_is_none(final: JobState | None, news: bool) -> None:
+    """Else a job would wait for GPUs that are free again, because a plan gave it them before."""
+    ended = ev.IncarnationEnded(1, 1, Cause.SUSPENDED if final is None else Cause.DONE, final=final)
+    assert _is_news(ended, Decision.ASK) is news
+    assert not _is_news(ev.StartRequested(1, 1, ("n1",), on("n1", 0)), Decision.ASK)
