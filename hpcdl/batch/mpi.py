@@ -20,7 +20,7 @@ from hpcdl.batch.python_imports import CHARACTERS, FILES, files_of, imports_of
 from hpcdl.core.rules.launchers import MODULES, PROGRAMS, SHELLS
 
 DEFAULT = "mpi-default"
-"""What an IgnoredOption needs that does no harm where srun gives tasks no PMI unless it is told to."""
+"""What an IgnoredOption needs that does no harm where srun gives tasks no PMI by default."""
 
 MPI_MODULES = frozenset({"mpi4py", "mpi4jax", "mpi4torch", "petsc4py", "horovod"})
 """Python modules whose ranks find each other by MPI. Horovod's do, too, where no horovodrun has started them."""
@@ -52,7 +52,7 @@ _SAYS = {
     "srun": re.compile(r"(?<!\S)(--mpi)(?:=|\s+)[\"']?([\w/]+)"),
     "jsrun": re.compile(r"(?<!\S)(--smpiargs|-M)[= ]?\s*(\S+)"),
 }
-"""How these are told of MPI."""
+"""What asks each for ranks of MPI."""
 _WHY = "tasks of hpcdl get no PMI, each would be rank 0 of 1"
 _HOW = "starts no ranks of MPI inside a job"
 

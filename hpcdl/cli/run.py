@@ -134,7 +134,7 @@ class _Foreground:
             time.sleep(_READ_S)
 
     def _tell_state(self) -> None:
-        """Says how it stands; a reason is told once there was a decision."""
+        """Says how it stands; a reason only once there was a decision."""
         why = self._row.get("reason") or ""
         self._undecided = why == UNDECIDED
         self._say(f"job {self._job} is {self._row['state']}" + (f": {why}" if why and not self._undecided else ""))
