@@ -240,7 +240,10 @@ class Sbatch(SubmitCommand):
             if name in last and (number := _gpus(last[name], ignored)) is not None:
                 each, of = number, last[name]
         total = _gpus(last["gpus"], ignored) if "gpus" in last else None
-        if total is None and each is None and "gpus-per-task" in last:
+        if total is None and each is None and "ntasks-per-gpu" in last and "ntasks" in last:
+            of = last["ntasks-per-gpu"]
+            total = -(-count_of(last["ntasks"]) // count_of(of))
+        elif total is None and each is None and "gpus-per-task" in last:
             of = last["gpus-per-task"]
             total = (_gpus(of, ignored) or 0) * _ranks(last, nodes or 1)
         elif total is not None:
@@ -288,8 +291,8 @@ class Sbatch(SubmitCommand):
         found += [(name, str(_mebibytes(last[option]))) for option, name in _MEMORY.items() if option in last]
         per_task = ",".join(f"{name}={last[option].value}" for option, name in _PER_TASK.items() if option in last)
         found += [("SLURM_TRES_PER_TASK", _with_kind(per_task))] if per_task else []
-        if asked.tasks is None and asked.tasks_per_node is None and "ntasks-per-gpu" in last and asked.gpus:
-            asked = replace(asked, tasks_per_node=asked.gpus * count_of(last["ntasks-per-gpu"]))
+        if asked.tasks is None and asked.tasks_per_node is None and asked.gpus:
+            asked = replace(asked, tasks_per_node=_tasks_of_gpus(last, asked.gpus))
         cpus = self._cpus(last, asked)
         memory = self._memory(last, asked, cpus)
         return replace(asked, set=tuple(found), cpus=cpus, memory_mib=memory or None)
@@ -406,6 +409,14 @@ def _ranks(last: Mapping[str, WrittenOption], nodes: int) -> int:
     if "ntasks-per-node" in last:
         return nodes * last["ntasks-per-node"].whole(last["ntasks-per-node"].value, "a number of ranks", 1)
     return nodes
+
+
+def _tasks_of_gpus(last: Mapping[str, WrittenOption], gpus: int) -> int | None:
+    """On each node, where only its GPUs say how many; None where they do not."""
+    if "ntasks-per-gpu" in last:
+        return gpus * count_of(last["ntasks-per-gpu"])
+    each = _gpus(last["gpus-per-task"], []) if "gpus-per-task" in last else None
+    return max(1, gpus // each) if each else None
 
 
 def _nodes(given: WrittenOption, ignored: list[IgnoredOption]) -> int:

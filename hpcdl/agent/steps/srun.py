@@ -143,6 +143,8 @@ def options_of(
         per_node = None  # Slurm warns, and does without
     if tasks < len(chosen):
         chosen = chosen[:tasks]
+    to_each = asked.get("ntasks-per-gpu") or ("" if gpus_task else environ.get("SLURM_NTASKS_PER_GPU"))
+    bind = asked.get("gpu-bind") or environ.get("SLURM_GPU_BIND") or (f"single:{to_each}" if to_each else "")
     if gpus is None and gpus_task and each is not None:
         gpus = each * (per_node or -(-tasks // len(chosen)))
     exported = asked.get("export") or environ.get("SRUN_EXPORT_ENV") or "ALL"
@@ -155,7 +157,7 @@ def options_of(
         cyclic=asked.get("distribution", "").startswith("cyclic"),
         gpus_node=gpus,
         gpus_task=each,
-        gpu_bind=asked.get("gpu-bind") or environ.get("SLURM_GPU_BIND", ""),
+        gpu_bind=bind,
         overlap="overlap" in asked,
         label="label" in asked,
         output=asked.get("output", ""),

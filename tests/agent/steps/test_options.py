@@ -62,6 +62,10 @@ def test_where_sruns_tasks_run(line: str, around: dict[str, str], where: list[tu
         ("-N1 -n4 --gpus-per-task=1 --gpu-bind=none x", {}, [(0, 1, 2, 3)] * 4),
         ("-N1 -n4 --gpu-bind=closest x", {}, [None] * 4),
         ("-N1 -n4 x", {"SLURM_GPU_BIND": "per_task:1"}, [(0,), (1,), (2,), (3,)]),
+        ("-N1 -n4 --ntasks-per-gpu=1 x", {}, [(0,), (1,), (2,), (3,)]),
+        ("-N1 -n4 x", {"SLURM_NTASKS_PER_GPU": "2"}, [(0,), (0,), (1,), (1,)]),
+        ("-N1 -n2 --gpus-per-task=2 x", {"SLURM_NTASKS_PER_GPU": "1"}, [(0, 1), (2, 3)]),
+        ("-N1 -n4 --ntasks-per-gpu=1 --gpu-bind=none x", {}, [None] * 4),
     ],
 )
 def test_which_gpus_sruns_tasks_see(line: str, around: dict[str, str], gpus: list[tuple[int, ...] | None]) -> None:

@@ -65,6 +65,8 @@ SIZES: list[tuple[str, int, int]] = [
     ("--gpus-per-task=1 -n 4", 4, 1),
     ("--gpus-per-task=1 --ntasks-per-node=4 -N2", 4, 2),
     ("--gpus-per-task=2", 2, 1),
+    ("-n4 --ntasks-per-gpu=2", 2, 1),
+    ("-N2 -n8 --ntasks-per-gpu=1", 4, 2),
     ("--gpus-per-n=2", 2, 1),
     ("--gres=gpu:1 --gres=gpu:3", 3, 1),
     ("--gres=none", 1, 1),
@@ -133,6 +135,20 @@ def test_all_of_sbatchs_lines(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypa
     path.write_text(before)
     hpcdl("submit", path)
     assert kept.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "line, on_each",
+    [
+        ("--gpus=4 --gpus-per-task=1", 4),
+        ("-N2 --gpus-per-node=4 --gpus-per-task=2", 2),
+        ("--gpus=2 --ntasks-per-gpu=3", 6),
+        ("--gpus=4", None),
+    ],
+)
+def test_tasks_that_only_the_gpus_number(fake: FakeDaemon, hpcdl: Run, line: str, on_each: int | None) -> None:
+    (spec,) = sent(fake, hpcdl("submit", sbatch(line)))
+    assert (spec["batch"]["tasks"], spec["batch"]["tasks_per_node"]) == (None, on_each)
 
 
 def test_what_each_task_has_is_a_variable(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
