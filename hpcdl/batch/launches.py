@@ -14,21 +14,66 @@ from hpcdl.core.rules.launchers import ACROSS
 _BEFORE = r"^|[;&|(`{{]|\$\(|\b(?:do|then|else|exec|time|if|!)\s|\b(?:timeout|nohup|numactl)\s[^;&|\n]*?\s"
 _COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})(?![\w-])"
 TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
-_OTHERS = re.compile(_COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun"), re.MULTILINE)
+_OTHERS = re.compile(
+    _COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun|ccc_mprun|mpprun"), re.MULTILINE
+)
+_BY_PATH = re.compile(r"(?<![\w./-])((?:\$\{?\w+\}?)?(?:/[\w.-]+)*/(?:srun|jsrun))(?![\w./-])")
+"""Those of the batch system: in a job hpcdl's own are found by their names."""
 _COPIES = re.compile(_COMMAND.format("sbcast"), re.MULTILINE)
 _FIXED_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ][\"']?\d+\b")
 _ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)
 _CANNOT = re.compile(
-    r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?\s(--pty|--multi-prog|--container[\w-]*|--het-group|--pack-group|--bcast|--x11"
-    r"|--erf_input|-U|:)(?=[\s=]|$)"
+    r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?[\s(](--pty|--multi-prog|--container[\w-]*|--environment|--uenv|--het-group"
+    r"|--pack-group|--bcast|--x11|--erf_input|-U|:)(?=[\s=]|$)"
 )
 _VISIBLE = re.compile(
-    r"(?<![\w-])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)(?:(?P<numbers>\d[\d,]*)"
+    r"(?<![\w-])(?P<name>CUDA_VISIBLE_DEVICES=|setenv\s+CUDA_VISIBLE_DEVICES\s+)(?P<quote>[\"']?)(?:(?P<numbers>\d[\d,]*)"
     r"|\$(?!\{?(?:\w+_VISIBLE_DEVICES|HPCDL_))(?:\{[^}\n]*\}|\([^)\n]*\)|\w+))(?P<whole>(?P=quote)(?![^\s;&|)\"'`]))?"
 )
 """GPUs that a script chooses by their numbers, written or in a variable; `whole`: that is all of the value."""
-OWN_GPUS = "CUDA_VISIBLE_DEVICES=$HPCDL_GPUS"
+_NUMBERED = re.compile(
+    r"\bCUDA_VISIBLE_DEVICES[\"']\]\s*=\s*[\"']\d[\d,]*[\"']|\baccelerate\s[^\n;&|]*?--gpu[-_]ids[= ]\s*[\"']?\d[\d,]*"
+)
+"""The same in Python, and by an option of a launcher."""
+_DEEPSPEED = re.compile(_COMMAND.format("deepspeed") + r"([^\n;&|]*)", re.MULTILINE)
+_BY_COUNT = re.compile(r"\s--(?:num_gpus|include|exclude)\b")
+OWN_GPUS = "$HPCDL_GPUS"
+BY_NUMBER = "those may be another job's: hpcdl sets CUDA_VISIBLE_DEVICES, leave it as it is"
 _NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d{1,9})\b"
+
+
+_ASSIGNED = re.compile(
+    r"""^\s*(?:(?:export|local|readonly|declare|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)="""
+    r"""("[^"\n]*"|'[^'\n]*'|\([^()]*\)|[^\s;&|]*)""",
+    re.MULTILINE,
+)
+_OF_CSH = re.compile(r"^(\s*)(?:setenv\s+(\w+)\s+|set\s+(\w+)\s*=\s*)", re.MULTILINE)
+_VARIABLE = re.compile(r"\"\$\{(\w+)\[@\]\}\"|\$(?:\{(\w+)(?:\[[@*]\]|:?[-=]([^{}\n]*))?\}|(\w+))")
+_VALUE, _FILLED = 4096, 1 << 20
+"""Characters of a variable's value, and of a script with values in it."""
+_WITHIN = 3
+"""Variables within each other that are looked into."""
+
+
+def filled(code: str, folder: str) -> str:
+    """The code with the variables that it sets to plain text in place of their names; every line keeps its number.
+    `folder`: where the job was submitted."""
+    values = {"SLURM_SUBMIT_DIR": folder, "LS_SUBCWD": folder, "PWD": folder}
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1] or match[2] or match[4]
+        return values.get(name, match[0]) if match[3] is None else values.get(name) or match[3]
+
+    code = _OF_CSH.sub(lambda match: f"{match[1]}{match[2] or match[3]}=", code)
+    for name, more, written in _ASSIGNED.findall(code):
+        before = values.setdefault(name, "") if more or re.search(rf"\$\{{?{name}\b", written) else ""
+        value = " ".join(_VARIABLE.sub(value_of, written).strip("\"'()").split())
+        values[name] = (f"{before} {value}" if more else value or values.get(name, ""))[:_VALUE]
+    for _ in range(_WITHIN):
+        code = _VARIABLE.sub(value_of, code)
+        if len(code) > _FILLED:
+            return code[:_FILLED]
+    return code
 
 
 def code_of(text: str) -> str:
@@ -72,7 +117,7 @@ def with_own_gpus(text: str, file: str, gpus: int | None) -> tuple[str, list[Ign
             return match[0]
         why = "the job has no others, and hpcdl knows which these are"
         found.append(IgnoredOption(f"{file}:{number}", match[0], why, how="stands for the GPUs of the job"))
-        return OWN_GPUS
+        return match["name"] + OWN_GPUS
 
     for number, line in enumerate(lines, 1):
         if not line.lstrip().startswith("#"):
@@ -92,23 +137,35 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
         line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
         if match["numbers"] and steps and not TASKS.search(line):
             continue  # srun and jsrun take such numbers for places among the job's GPUs
-        why = "those may be another job's: hpcdl sets CUDA_VISIBLE_DEVICES, leave it as it is"
         end = code.find(match["quote"], match.end()) if match["quote"] and match["whole"] is None else -1
         yield at(
             match.start(),
             code[match.start() : max(end + 1, match.end())],
-            why,
+            BY_NUMBER,
             "takes GPUs by their numbers",
             f"select:ngpus=={gpus or 0}",
         )
 
-    for match in _CANNOT.finditer(code):
+    for match in _NUMBERED.finditer(code):
+        yield at(match.start(), match[0], BY_NUMBER, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
+    for match in _DEEPSPEED.finditer(code) if nodes < 2 else ():
+        if _BY_COUNT.search(match[2]):
+            why = "it counts them from the node's first, and those may be another job's: torchrun takes the job's own"
+            yield at(match.start(1), match[1], why, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
+        else:
+            why = "hpcdl names GPUs by their UUIDs, and it reads numbers: start the script by torchrun"
+            yield at(match.start(1), match[1], why, "fails")
+
+    with_values = filled(code, "")
+    for match in _CANNOT.finditer(with_values):
+        lines = with_values.count("\n", 0, match.start(1))
         what = "a part of a heterogeneous job" if match[1] == ":" else match[1]
-        yield at(match.start(1), f"{what} of srun or jsrun", "hpcdl cannot do that inside a job", "is not carried out")
+        begin = sum(len(each) + 1 for each in code.split("\n")[:lines])
+        yield at(begin, f"{what} of srun or jsrun", "hpcdl cannot do that inside a job", "is not carried out")
     for match in _COPIES.finditer(code):
         why = "hpcdl copies no files to nodes: srun --ntasks-per-node=1 cp FILE DESTINATION"
         yield at(match.start(1), match[1], why, "is not carried out")
-    for match in _OTHERS.finditer(code):
+    for match in _outside(code):
         why = "it would run outside of this job: start tasks by srun or jsrun, or python itself"
         yield at(match.start(1), match[1], why, "gets nothing from it")
     if nodes < 2:
@@ -119,7 +176,7 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
     for match in () if steps or across else _FIXED_RANK.finditer(code):
         why = "a batch system starts the script on the first only: say $HPCDL_NODE_RANK there, or start it by srun"
         yield at(match.start(), match[0], why, "would be the rank of each node")
-    if not (steps or across or _OTHERS.search(code) or ACROSS.search(code)):
+    if not (steps or across or _outside(code) or ACROSS.search(code)):
         why = "with HPCDL_NODES and HPCDL_NODE_RANK, where a batch system starts it on the first only"
         where, _, what = said.rpartition(": ")
         yield IgnoredOption(where, what, why, doubt=True, how="starts the script on each node")
@@ -128,7 +185,12 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
 def stays(text: str) -> bool:
     """Whether the script starts nothing on other nodes than its own, whatever nodes there are."""
     code = code_of(text)
-    return not (TASKS.search(code) or _ACROSS.search(code) or _OTHERS.search(code))
+    return not (TASKS.search(code) or _ACROSS.search(code) or _outside(code))
+
+
+def _outside(code: str) -> list[re.Match[str]]:
+    """What starts processes by the batch system itself."""
+    return [*_OTHERS.finditer(code), *_BY_PATH.finditer(code)]
 
 
 def gpus_on_each(text: str, nodes: int, tasks: int) -> int | None:

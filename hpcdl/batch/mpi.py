@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpcdl.batch.launches import TASKS, code_of
+from hpcdl.batch.launches import TASKS, code_of, filled
 from hpcdl.batch.options import IgnoredOption
 from hpcdl.batch.python_imports import CHARACTERS, FILES, files_of, imports_of
 from hpcdl.core.rules.launchers import MODULES, PROGRAMS, SHELLS
@@ -35,11 +35,10 @@ _BACKEND = re.compile(
 )
 ELF = b"\x7fELF"
 _LIBRARY = re.compile(rb"\blibmpi\w*\.so")
-_ASSIGNED = re.compile(r"""^\s*(?:export\s+)?(\w+)=("[^"\n]*"|'[^'\n]*'|\([^()\n]*\)|[^\s;&|]*)""", re.MULTILINE)
-_VARIABLE = re.compile(r"\"\$\{(\w+)\[@\]\}\"|\$(?:\{(\w+)(?:\[[@*]\])?\}|(\w+))")
-_VALUE = 4096
-"""Characters of a variable's value."""
 _SAID = re.compile(r"\s*(?:echo|printf)\b")
+_ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*])")
+"""All that a function or a script was given."""
+_CD = re.compile(r"(?:^|[;&|({]|\b(?:then|do)\s)\s*(?:cd|pushd)\s+[\"']?([^\s;&|\"')}]+)", re.MULTILINE)
 _BREAKS = re.compile(r"[;&|\n(){}`]|\$\(")
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 _CODE = re.compile("-[a-zA-Z]*c")
@@ -68,7 +67,7 @@ class Evidence:
 def doubts(text: str, file: str, folder: str, one_task: bool) -> Iterator[IgnoredOption]:
     """The steps of a script that need a PMI, or may; of several for one reason the first. `folder`: in which it runs.
     `one_task`: a step has one unless it says more."""
-    code = _filled(code_of(text), folder)
+    code = filled(code_of(text), folder)
     known: set[tuple[str, str]] = set()
     for place, what, why, needs in _found(code, folder, one_task):
         if (what, why) not in known:
@@ -89,13 +88,17 @@ def _found(code: str, folder: str, one_task: bool) -> Iterator[tuple[int, str, s
         line, quoted = _line_at(code, step.end())
         words = _split(line)
         options = " ".join(_options(words))
-        asked = _SAYS[step[1]].search(options)
+        asked = _SAYS[step[1]].search(" ".join(_options([word for word in words if not word.startswith("$")])))
         if _tasks(step[1], options, one_task) == 1 or (asked and asked[2] in {*OFF, "list"}):
             continue
         if asked:
             yield step.start(), f"{asked[1]}={asked[2]}", _WHY, ""
             continue
-        shown = evidence(words, folder)
+        moved = re.search(r"(?<!\S)(?:-D\s*|--chdir[= ])(\S+)", options) if step[1] == "srun" else None
+        there = os.path.join(_folder_at(code[: step.start()], folder), moved[1] if moved else "")
+        shown = evidence(words, there)
+        if any(_ARGUMENTS.match(word) for word in words) and not shown.mpi:
+            shown = _of_shell(code, there, 0)
         if own and not shown.seen and not quoted:
             shown = Evidence(f'the script has "{own[0].strip()}"')
         if shown.mpi:
@@ -133,8 +136,9 @@ def evidence(words: Sequence[str], folder: str, depth: int = 0) -> Evidence:
             seen = seen or not (_PYTHON.fullmatch(name) or name in SHELLS)
         elif path and b"\0" not in head and depth < _WRAPPED and (head.startswith(b"#!") or name.endswith(".sh")):
             text = head.decode("utf-8", "replace")
-            first = text.split("\n", 1)[0]
-            return _of_script(path) if "python" in first else _of_shell(text, folder, depth)
+            shown = _of_script(path) if "python" in text.split("\n", 1)[0] else _of_shell(text, folder, depth)
+            if shown.mpi or not _ARGUMENTS.search(text):
+                return shown
     return Evidence(seen=seen)
 
 
@@ -145,12 +149,14 @@ def _interpreter(words: Sequence[str]) -> bool | None:
 
 
 def _of_shell(text: str, folder: str, depth: int) -> Evidence:
-    code = _filled(code_of(text), folder)
+    code = filled(code_of(text), folder)
     if own := _IMPORTS.search(code):
         return Evidence(f"it has {own[0].strip()}")
     seen = False
+    place = 0
     for piece in _BREAKS.split(code):
-        shown = evidence(_split(piece), folder, depth + 1)
+        place = code.index(piece, place) + len(piece)
+        shown = evidence(_split(piece), _folder_at(code[:place], folder), depth + 1)
         if shown.mpi:
             return shown
         seen = seen or shown.seen
@@ -236,15 +242,12 @@ def _head(path: str) -> bytes:
         return b""
 
 
-def _filled(code: str, folder: str) -> str:
-    """The code with the variables that it sets to plain text in place of their names; every line keeps its number."""
-    values = {name: value.strip("\"'()")[:_VALUE] for name, value in _ASSIGNED.findall(code)}
-    values |= {"SLURM_SUBMIT_DIR": folder, "LS_SUBCWD": folder, "PWD": folder}
-    for _ in range(_WRAPPED):
-        code = _VARIABLE.sub(lambda match: values.get(match[1] or match[2] or match[3], match[0]), code)
-        if len(code) > 4 * CHARACTERS:
-            return code[:CHARACTERS]
-    return code
+def _folder_at(code: str, folder: str) -> str:
+    """Where the code is at its end, which begins in `folder`, as far as its cd commands are plain text."""
+    for match in _CD.finditer(code):
+        path = os.path.normpath(os.path.join(folder, os.path.expanduser(match[1])))
+        folder = path if os.path.isdir(path) else folder
+    return folder
 
 
 def _line_at(code: str, place: int) -> tuple[str, bool]:
@@ -287,5 +290,5 @@ def _tasks(name: str, options: str, one: bool) -> int:
         return 1 if sets and sets[1] == "1" and (each is None or each[1] == "1") else 2
     if said := re.search(r"(?<!\S)(?:-n\s*|--ntasks[= ])(\S+)", options):
         return 1 if said[1] == "1" else 2
-    more = re.search(r"(?<!\S)(?:-N\s*|--nodes[= ]|--n?tasks-per-(?:node|gpu)[= ])(\S+)", options)
-    return 1 if one and (more is None or more[1] == "1") else 2
+    more = re.search(r"(?<!\S)(?:-N\s*|--nodes[= ]|--n?tasks-per-node[= ])(\S+)", options)
+    return 1 if one and (more is None or more[1] == "1") and "--ntasks-per-gpu" not in options else 2

@@ -23,11 +23,13 @@ def folder(tmp_path: Path) -> Path:
         "backend.py": "import torch.distributed as dist\ndist.init_process_group('mpi')\n",
         "run.sh": "#!/bin/bash\nexport A=1\npython $1 train.py\n",
         "plain.sh": "#!/bin/bash\npython plain.py\n",
+        "pass.sh": '#!/bin/bash\nulimit -c 0\nexec "$@"\n',
+        "deep/rank.py": "import mpi4py\n",
     }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "hello").write_bytes(b"\x7fELF\2\1\1\0\0libmpi.so.40\0main\0")
     (tmp_path / "other").write_bytes(b"\x7fELF\2\1\1\0\0libmpg123.so\0")
-    for name in ("hello", "other"):
+    for name in ("hello", "other", "pass.sh"):
         (tmp_path / name).chmod(0o755)
     return tmp_path
 
@@ -81,6 +83,21 @@ def folder(tmp_path: Path) -> Path:
         ("srun ./hello", "srun: hello is linked with MPI"),
         ("srun numactl -N0 ./hello", "srun: hello is linked with MPI"),
         ("srun ./other", ""),
+        ('OPTS=-n4\nOPTS+=" --mpi=pmix"\nsrun $OPTS python plain.py', "--mpi=pmix"),
+        ('OPTS=-n4\nOPTS="$OPTS --mpi=pmix"\nsrun ${OPTS} python plain.py', "--mpi=pmix"),
+        ('OPTS=(\n  -n4\n  --mpi=pmix\n)\nsrun "${OPTS[@]}" python plain.py', "--mpi=pmix"),
+        ("MPI=${MPI:---mpi=pmix}\nsrun $MPI python plain.py", "--mpi=pmix"),
+        ("srun $SITE_OPTIONS --mpi=pmix python plain.py", "--mpi=pmix"),
+        ("set opts = ( --mpi=pmix )\nsrun $opts python plain.py", "--mpi=pmix"),
+        ("setenv SLURM_MPI_TYPE pmix\nsrun python plain.py", "SLURM_MPI_TYPE=pmix"),
+        ('run() { srun "$@"; }\nrun python train.py', "srun: comm.py imports mpi4py"),
+        ('run() { srun "$@"; }\nrun python plain.py', ""),
+        ("srun ./pass.sh python train.py", "srun: comm.py imports mpi4py"),
+        ("srun ./pass.sh python plain.py", ""),
+        ("cd deep\nsrun python rank.py", "srun: rank.py imports mpi4py"),
+        ("srun -D deep python rank.py", "srun: rank.py imports mpi4py"),
+        ("srun bash -c 'cd deep && python rank.py'", "srun: rank.py imports mpi4py"),
+        ("cd deep\ncd ..\nsrun python plain.py", ""),
     ],
 )
 def test_what_needs_a_pmi(script: str, said: str, folder: Path) -> None:
@@ -102,6 +119,7 @@ def test_what_needs_a_pmi(script: str, said: str, folder: Path) -> None:
         ("srun ./other", False, True),
         ("srun python missing.py", True, True),
         ("srun -n4 python missing.py", True, False),
+        ("srun --ntasks-per-gpu=1 python missing.py", True, False),
         ("srun --mpi=none python missing.py", False, True),
         ("echo 'srun says so'", False, True),
     ],

@@ -23,7 +23,25 @@ def test_after_an_allocation_its_batch_script_is_advised(home: Path, hpcdl: Run)
     assert f"  {SBATCH}  " in hpcdl().out
     remember_start(home, BY_HAND)
     assert start_command(home) == BY_HAND
-    assert not (home / "last-start").exists()
+
+
+def test_where_nothing_started_one_all_that_there_is_is_advised(
+    home: Path, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sinfo", "squeue", "bjobs", "bsub", "lsid"):
+        (tmp_path / name).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert f"takes in ({SBATCH}, or {BY_HAND})" in hpcdl("submit", "--", "true").err
+    assert f"start one with: {SBATCH}, or {BY_HAND}" in hpcdl("drain", "n1").err
+    monkeypatch.delenv("SLURM_CONF")
+    assert f"start one with: bsub < jobscripts/hpcdl.lsf, or {BY_HAND}" in hpcdl("drain", "n1").err
+    for name in ("bjobs", "bsub"):
+        (tmp_path / name).unlink()
+    assert f"start one with: {BY_HAND}\n" in hpcdl("drain", "n1").err  # Slurm's commands alone serve no cluster
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    remember_start(home, BY_HAND)
+    assert f"start one with: {BY_HAND}\n" in hpcdl("drain", "n1").err
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"sbatch\x1b[31m\n", b"x" * 300])

@@ -19,7 +19,7 @@ MODULES = frozenset({
 TORCHRUNS = frozenset({"torchrun", "python -m torch.distributed.run", "python -m torch.distributed.launch"})
 """On a fixed number of nodes these find each other by PET_* variables (hpcdl/agent/rendezvous.py), unless:"""
 STANDALONE = re.compile(r"--standalone\b")
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh"})
 ACROSS = re.compile(
     r"--?(nnodes|rdzv[-_]endpoint|master[-_]addr|node[-_]rank|num[-_]machines|machine[-_]rank|hostfile|hosts?)\b"
 )
