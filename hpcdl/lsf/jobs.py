@@ -189,7 +189,7 @@ def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
             queue=queue[1] if queue else "",
             nodes=tuple(short(host) for host in compute_hosts(hosts_of(start[1]))) if start and ran else (),
             started_at=moment(start[0], now) if start and ran else None,
-            until=_planned_end(events, start[0], limit_of(block), now) if start and state in _RUNS else None,
+            until=_planned_end(events, start[0], _last_limit(block), now) if start and state in _RUNS else None,
             reason=reason,
             preempted="preempt" in reason.lower(),
             code=code,
@@ -219,6 +219,16 @@ def dependents_of(batch_id: str, text: str) -> tuple[str, ...]:
 
 
 _RUNS = (BatchState.RUNNING, BatchState.ENDING)
+
+
+_CHANGED = re.compile(r"run\s+limit\s+(?:changes\s+to\s*:\s*(\d{1,9})|set\s+to\s+queue)", re.IGNORECASE)
+
+
+def _last_limit(block: str) -> float | None:
+    """The run limit in a block of bhist -l, in seconds: its RUNLIMIT is that of the submission, and what bmod has made
+    of that is among the events. None where there is none, or it is the queue's."""
+    changed = _CHANGED.findall(block)
+    return limit_of(block) if not changed else 60.0 * int(changed[-1]) if changed[-1] else None
 
 
 def _planned_end(events: list[tuple[str, str]], start: str, limit_s: float | None, now: float) -> float | None:

@@ -137,7 +137,9 @@ class LsfCluster:
         """`bmod -W`: the run limit of a job that runs comes in so many seconds."""
         with self.store.change() as state:
             job = next(job for job in state.jobs if job.key == key)
-            job.limit_s = job.run_s(time.time()) + left_s
+            now = time.time()
+            job.limit_s = job.run_s(now) + left_s
+            job.note(now, f"Parameters of Job are changed: run limit changes to : {int(job.limit_s // 60)} (minutes)")
 
     def configure(self, **settings: Any) -> None:
         """Other settings from now on."""

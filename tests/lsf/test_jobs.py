@@ -259,6 +259,45 @@ Wed Jan 21 22:12:00: [1] started on <3*n3>;
 """
 
 
+HISTORY = """
+Job <205>, Job Name <hpcdl>, User <ann>, Project <default>, Command <run>
+Wed Jan 21 22:10:00: Submitted from host <login1>, to Queue <normal>, CWD <$HOME>;
+Wed Jan 21 22:12:00: Dispatched to <n1>;
+Wed Jan 21 22:12:01: Starting (Pid 95);
+{}
+ RUNLIMIT
+ 60.0 min of n1
+
+Summary of time in seconds spent in various states by  Wed Jan 21 22:20:00
+"""
+
+
+CHANGED = "Wed Jan 21 22:13:00: Parameters of Job are changed:\n"
+ON = " " * 21
+"""Of a line that LSF has broken."""
+
+
+@pytest.mark.parametrize(
+    "lines, minutes",
+    [
+        ("", 60),
+        (f"{CHANGED}\t\t\t run limit changes to : 20 (minutes);\n", 20),
+        (
+            f"{CHANGED}{ON}Run limit changes to : 20 (minu\n{ON}tes);\n{CHANGED}{ON}Run limit changes to : 90 (minutes);\n",
+            90,
+        ),
+        (f"{CHANGED}{ON}bmod -Wn used. Run limit set to\n{ON} queue run limit;\n", None),
+    ],
+)
+def test_a_run_limit_that_bmod_changed(lines: str, minutes: int | None) -> None:
+    now = moment("Wed Jan 21 22:20:00", NOW)
+    assert now is not None
+    job = parse_bhist(HISTORY.format(lines), now)["205"]
+    assert job.state is BatchState.RUNNING
+    assert job.started_at is not None
+    assert (None if job.until is None else round((job.until - job.started_at) / 60)) == minutes
+
+
 def test_the_long_form_of_a_relative() -> None:
     jobs = parse_bjobs(Form.LONG, OPENLAVA, NOW)
     assert jobs is not None

@@ -67,7 +67,7 @@ def _long(job: Job, config: Config, now: float, *, unformatted: bool) -> str:
         put(f"Job <{job.key}>{name}, User <{job.user}>, Project <{job.project}>, Command <{job.command}>{described}"),
     ]
     lines += [put(f"{long_stamp(at)}: {text};") for at, text in job.events]
-    if limit := job.limit_s or job.asked_s:
+    if limit := job.asked_s or job.limit_s:  # as it was submitted: what bmod made of it is an event
         on = f" of {job.hosts[0][0]}" if job.hosts else ""
         lines += ["", " RUNLIMIT", f" {limit / 60:.1f} min{on}"]
     if not config.openlava:
