@@ -20,6 +20,11 @@ _OTHERS = re.compile(
 _BY_PATH = re.compile(r"(?<![\w./-])((?:\$\{?\w+\}?)?(?:/[\w.-]+)*/(?:srun|jsrun))(?![\w./-])")
 """Those of the batch system: in a job hpcdl's own are found by their names."""
 _COPIES = re.compile(_COMMAND.format("sbcast"), re.MULTILINE)
+_ASKS_OF_ITSELF = re.compile(
+    r"(?:\$\(|`)[^`)\n]*?\b((?:scontrol(?:\s+-\S+)*\s+show\s+job|squeue|sacct|bjobs|bhist)\b)"
+    r"[^`)\n]*?\$\{?(?:SLURM_(?:ARRAY_)?JOB_?ID|LSB_JOBID)\b"
+)
+"""Where the script uses the answer."""
 _FIXED_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ][\"']?\d+\b")
 _ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)
 _CANNOT = re.compile(
@@ -165,6 +170,9 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
     for match in _COPIES.finditer(code):
         why = "hpcdl copies no files to nodes: srun --ntasks-per-node=1 cp FILE DESTINATION"
         yield at(match.start(1), match[1], why, "is not carried out")
+    for match in _ASKS_OF_ITSELF.finditer(code):
+        why = "hpcdl has no such answer, and the batch system does not know the job"
+        yield at(match.start(1), f"{match[1]} of its own job", why, "gets no answer")
     for match in _outside(code):
         why = "it would run outside of this job: start tasks by srun or jsrun, or python itself"
         yield at(match.start(1), match[1], why, "gets nothing from it")

@@ -38,6 +38,8 @@ INSTEAD = {
     "brequeue": "hpcdl show {}",
     "bwait": "hpcdl wait {}",
 }
+CANCELS = frozenset({"scancel", "bkill"})
+QUIET = frozenset({"-Q", "--quiet", "-v", "--verbose"})
 COPIES = "sbcast"
 
 
@@ -68,6 +70,8 @@ def main(name: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     if asks in ([job], [f"{array}_{task}"]):
         (run_folder(environ) / REQUEUE).touch()
         return 0
+    if name in CANCELS and plain in ([job], [f"{array}_{task}"]) and QUIET.issuperset({*words} - {*plain}):
+        return _hpcdl("cancel", environ["HPCDL_JOB"])
     if own:
         raise BadStep(f"job {job} is hpcdl's, which the batch system does not know: {INSTEAD[name].format(job)}")
     return _become(name, words, environ)
@@ -89,7 +93,12 @@ def _submit(name: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     if environ.get("HPCDL_BYPASS") or command.dependency(words, environ, text_of(command.script_in(words))) is None:
         return _become(name, words, environ)
     other = _next(name, environ)
-    sys.argv = ["hpcdl", "submit", "--as", name, *(("--else", other) if other else ()), "--", *words]
+    return _hpcdl("submit", "--as", name, *(("--else", other) if other else ()), "--", *words)
+
+
+def _hpcdl(*words: str) -> int:
+    """The exit code of a command of hpcdl's; or it ends this process."""
+    sys.argv = ["hpcdl", *words]
     runpy.run_module("hpcdl", run_name="__main__", alter_sys=True)
     return 0
 

@@ -1,5 +1,6 @@
 """Commands that a script calls about its own job, by the names that a member of an array has for it."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,22 @@ def test_a_member_of_an_array_requeues_itself_by_either_name(tmp_path: Path, nam
     assert (tmp_path / REQUEUE).exists()
 
 
-@pytest.mark.parametrize("line", ["scontrol requeue 40_4", "scontrol requeue 40", "scancel 40_4", "scancel 42"])
+@pytest.mark.parametrize("line", ["scontrol requeue 40_4", "scontrol requeue 40", "scancel 40_4", "scancel 40"])
 def test_other_commands_about_its_array_reach_no_batch_system(tmp_path: Path, line: str) -> None:
     name, *words = line.split()
     with pytest.raises(BadStep, match="is hpcdl's, which the batch system does not know"):
         main(name, words, member(tmp_path))
     assert not (tmp_path / REQUEUE).exists()
+
+
+@pytest.mark.parametrize("line", ["scancel 42", "scancel -Q 40_3", "bkill 42"])
+def test_a_job_that_cancels_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("runpy.run_module", lambda *args, **options: ran.append(sys.argv))
+    name, *words = line.split()
+    assert main(name, words, member(tmp_path)) == 0
+    assert ran == [["hpcdl", "cancel", "42"]]
 
 
 def test_another_id_is_the_batch_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

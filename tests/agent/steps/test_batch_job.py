@@ -171,7 +171,7 @@ def test_jsrun_on_two_nodes(two: Machine) -> None:
 echo $LSB_JOBID $LSB_JOBINDEX $LSB_MCPU_HOSTS $(sort -u $LSB_DJOB_HOSTFILE | grep -v batch | wc -l)
 jsrun -n 4 -r 2 -a 1 -g 1 -c 1 -E X=3 sh -c 'echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_LOCAL_RANK '\
 '$JSM_NAMESPACE_SIZE $CUDA_VISIBLE_DEVICES $X'
-bkill $LSB_JOBID || echo no
+bstop $LSB_JOBID || echo no
 """
     code, out, err = two.run(script, BatchTasks("lsf", launch_host=True))
     assert code == 0
@@ -179,7 +179,7 @@ bkill $LSB_JOBID || echo no
     assert lines[0] == "7 0 batch1 1 127.0.0.1 1 n2 1 2"
     assert sorted([*lines[1:3], *lines[4:]]) == ["0 0 4 n1-a 3", "1 1 4 n1-b 3", "2 0 4 n2-a 3", "3 1 4 n2-b 3"]
     assert lines[3] == "no"
-    assert err == "hpcdl: bkill: job 7 is hpcdl's, which the batch system does not know: hpcdl cancel 7\n"
+    assert err == "hpcdl: bstop: job 7 is hpcdl's, which the batch system does not know: hpcdl suspend 7\n"
 
 
 def test_signals_go_on_to_the_tasks_of_all_nodes(two: Machine) -> None:
@@ -297,7 +297,7 @@ def test_commands_that_name_the_own_job_reach_no_batch_system(one: Machine) -> N
         (real / name).write_text('#!/bin/sh\necho real $(basename $0) "$@"\n')
         (real / name).chmod(0o755)
     script = """#!/bin/bash
-squeue -j $SLURM_JOB_ID -h -o %L; scancel ${SLURM_JOB_ID}; scontrol show job $SLURM_JOB_ID; salloc -N2
+squeue -j $SLURM_JOB_ID -h -o %L; scancel -s KILL ${SLURM_JOB_ID}; scontrol show job $SLURM_JOB_ID; salloc -N2
 squeue -u me; scancel 77; scontrol show hostlist b2,b1
 env -u SLURM_JOB_PARTITION squeue -j 7
 """
