@@ -275,6 +275,7 @@ Summary of time in seconds spent in various states by  Wed Jan 21 22:20:00
 CHANGED = "Wed Jan 21 22:13:00: Parameters of Job are changed:\n"
 ON = " " * 21
 """Of a line that LSF has broken."""
+LIMIT = "Run limit changes to : "
 
 
 @pytest.mark.parametrize(
@@ -282,10 +283,7 @@ ON = " " * 21
     [
         ("", 60),
         (f"{CHANGED}\t\t\t run limit changes to : 20 (minutes);\n", 20),
-        (
-            f"{CHANGED}{ON}Run limit changes to : 20 (minu\n{ON}tes);\n{CHANGED}{ON}Run limit changes to : 90 (minutes);\n",
-            90,
-        ),
+        (f"{CHANGED}{ON}{LIMIT}2 (mi\n{ON}nutes);\n{CHANGED}{ON}{LIMIT}9 (minutes);\n", 9),
         (f"{CHANGED}{ON}bmod -Wn used. Run limit set to\n{ON} queue run limit;\n", None),
     ],
 )
