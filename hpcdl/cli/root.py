@@ -17,6 +17,7 @@ import click
 
 from hpcdl import __version__
 from hpcdl.cli.output import say, stop_writing
+from hpcdl.cli.submit_line import submit_line
 from hpcdl.wire import last_start
 
 SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
@@ -287,19 +288,6 @@ def _asked_for(words: Sequence[str]) -> str:
     return " ".join(["hpcdl", *[word for word in words if word in COMMANDS][:1]])
 
 
-def _submit_line(home: Path) -> str:
-    """What submits hpcdl's batch script on this machine, "" where no batch system is found."""
-    from hpcdl.allocation.detect import find_system
-    from hpcdl.batch.system import BatchError
-    from hpcdl.config.settings import load_config
-
-    try:
-        system = find_system(load_config(home).batch, os.environ)
-    except (BatchError, ValueError, OSError):
-        return ""
-    return "" if system is None or not system.serves(os.environ) else system.submit_line
-
-
 def _open_all() -> None:
     """Open /dev/null for streams that were closed (`>&-`): else the next file opened would be stdout to others."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -314,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0, 1 for an error, 2 for wrong usage, or what the command says (`wait`)."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _open_all()
-    last_start.submit_line = _submit_line
+    last_start.submit_line = submit_line
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names that are not UTF-8 must not end us

@@ -12,7 +12,9 @@ import warnings
 from pathlib import Path
 
 from hpcdl.cli.offline import LedgerClient, LedgerReader, as_of_text
+from hpcdl.cli.submit_line import submit_line
 from hpcdl.client import PATIENCE_S, Client
+from hpcdl.wire import last_start
 from hpcdl.wire.http_client import HttpConnection
 
 WAIT_S = 5.0
@@ -23,6 +25,8 @@ THREAD = "hpcdl-jobs"
 
 _WARNING = ("ignore", re.compile(r"This process .*is multi-threaded, use of fork"), DeprecationWarning, None, 0)
 """As an entry of `warnings.filters`."""
+
+last_start.submit_line = submit_line
 
 _gate = threading.Condition()
 _connecting: set[int] = set()

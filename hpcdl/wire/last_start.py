@@ -12,8 +12,8 @@ BY_HAND = "hpcdl daemon start"
 LONGEST = 200
 
 submit_line: Callable[[Path], str] | None = None
-"""Says what submits a home's batch script on this machine, "" where there is no batch system. The command line sets it.
-"""
+"""Says what submits a home's batch script on this machine, "" where there is no batch system. Who asks for daemons sets
+it: the command line, and Python's API."""
 
 
 def start_command(home: Path) -> str:
