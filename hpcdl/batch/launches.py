@@ -7,6 +7,7 @@ system.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hpcdl.batch.options import IgnoredOption
 from hpcdl.core.rules.launchers import ACROSS
@@ -37,7 +38,8 @@ _VISIBLE = re.compile(
 )
 """GPUs that a script chooses by their numbers, written or in a variable; `whole`: that is all of the value."""
 _NUMBERED = re.compile(
-    r"\bCUDA_VISIBLE_DEVICES[\"']\]\s*=\s*[\"']\d[\d,]*[\"']|\baccelerate\s[^\n;&|]*?--gpu[-_]ids[= ]\s*[\"']?\d[\d,]*"
+    r"\b(?:os\.)?environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\]\s*=\s*[\"']\d[\d,]*[\"']"
+    r"|\baccelerate\s[^\n;&|]*?--gpu[-_]ids[= ]\s*[\"']?\d[\d,]*"
 )
 """The same in Python, and by an option of a launcher."""
 _DEEPSPEED = re.compile(_COMMAND.format("deepspeed") + r"([^\n;&|]*)", re.MULTILINE)
@@ -130,6 +132,35 @@ def with_own_gpus(text: str, file: str, gpus: int | None) -> tuple[str, list[Ign
     return "\n".join(lines), found
 
 
+def gpus_by_number(
+    code: str, file: str, gpus: int | None, *, steps: bool = False, alone: bool = True
+) -> Iterator[IgnoredOption]:
+    """What in a script of a shell's or of Python's takes GPUs of the node by their numbers, or cannot do without.
+
+    `steps`: it has srun or jsrun, which take such numbers for places among the job's GPUs. `alone`: it is on one node.
+    """
+
+    def at(place: int, what: str, why: str = BY_NUMBER, how: str = "takes GPUs by their numbers") -> IgnoredOption:
+        where, needs = f"{file}:{code.count(chr(10), 0, place) + 1}", f"select:ngpus=={gpus or 0}"
+        return IgnoredOption(where, what, why, doubt=True, how=how, needs=needs)
+
+    for match in _VISIBLE.finditer(code):
+        line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if match["numbers"] and steps and not TASKS.search(line):
+            continue
+        end = code.find(match["quote"], match.end()) if match["quote"] and match["whole"] is None else -1
+        yield at(match.start(), code[match.start() : max(end + 1, match.end())])
+    for match in _NUMBERED.finditer(code):
+        yield at(match.start(), match[0])
+    for match in _DEEPSPEED.finditer(code) if alone else ():
+        if _BY_COUNT.search(match[2]):
+            why = "it counts them from the node's first, and those may be another job's: torchrun takes the job's own"
+            yield at(match.start(1), match[1], why)
+        else:
+            why = "hpcdl names GPUs by their UUIDs, and it reads numbers: start the script by torchrun"
+            yield replace(at(match.start(1), match[1], why, "fails"), needs="")
+
+
 def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Iterator[IgnoredOption]:
     """What in a script would not do inside a job what it does in a batch job. `said`: the option that says `nodes`."""
     code = code_of(text)
@@ -138,29 +169,7 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
         return IgnoredOption(f"{file}:{code.count(chr(10), 0, place) + 1}", what, why, doubt=True, how=how, needs=needs)
 
     steps = starts_tasks(text)
-    for match in _VISIBLE.finditer(code):
-        line = code[code.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if match["numbers"] and steps and not TASKS.search(line):
-            continue  # srun and jsrun take such numbers for places among the job's GPUs
-        end = code.find(match["quote"], match.end()) if match["quote"] and match["whole"] is None else -1
-        yield at(
-            match.start(),
-            code[match.start() : max(end + 1, match.end())],
-            BY_NUMBER,
-            "takes GPUs by their numbers",
-            f"select:ngpus=={gpus or 0}",
-        )
-
-    for match in _NUMBERED.finditer(code):
-        yield at(match.start(), match[0], BY_NUMBER, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
-    for match in _DEEPSPEED.finditer(code) if nodes < 2 else ():
-        if _BY_COUNT.search(match[2]):
-            why = "it counts them from the node's first, and those may be another job's: torchrun takes the job's own"
-            yield at(match.start(1), match[1], why, "takes GPUs by their numbers", f"select:ngpus=={gpus or 0}")
-        else:
-            why = "hpcdl names GPUs by their UUIDs, and it reads numbers: start the script by torchrun"
-            yield at(match.start(1), match[1], why, "fails")
-
+    yield from gpus_by_number(code, file, gpus, steps=steps, alone=nodes < 2)
     with_values = filled(code, "")
     for match in _CANNOT.finditer(with_values):
         lines = with_values.count("\n", 0, match.start(1))

@@ -15,6 +15,7 @@ def test_comments_and_continued_lines() -> None:
     assert not starts_tasks("# srun x\necho $srun_opts my-srun ./srun.py")
 
 
+BY_NUMBERS = "takes GPUs by their numbers: those may be another job's"
 ONE_RANK = (
     "would be the rank of each node: a batch system starts the script on the first only: say $HPCDL_NODE_RANK there, "
     "or start it by srun"
@@ -62,7 +63,7 @@ ONE_RANK = (
         ("setenv CUDA_VISIBLE_DEVICES 0,1\npython x.py", 1,
          ["train.sh:1: setenv CUDA_VISIBLE_DEVICES 0,1 takes GPUs by their numbers: those may be another job's"]),
         ("python - <<EOF\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\nEOF", 1,
-         ["train.sh:3: CUDA_VISIBLE_DEVICES'] = '0' takes GPUs by their numbers: those may be another job's"]),
+         [f"train.sh:3: os.environ['CUDA_VISIBLE_DEVICES'] = '0' {BY_NUMBERS}"]),
         ("accelerate launch --gpu_ids 0,1 x.py", 1,
          ["train.sh:1: accelerate launch --gpu_ids 0,1 takes GPUs by their numbers: those may be another job's"]),
         ("accelerate launch --gpu_ids all x.py", 1, []),

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -397,6 +398,8 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
         return
     if here:
         yield from _absent_script(command, folder)
+    if spec.batch is None:
+        yield from _gpus_by_number(command, folder, spec.gpus_max)
     program = command[0]
     if array and named((program,)):
         return
@@ -417,6 +420,21 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
         else:
             hint = f": ./{shown}, or {_python(path)} {shown}?" if here and _exists(folder / program) else ""
         yield f"{shown} is not a program on PATH here; the job fails where it is none either{hint}"
+
+
+def _gpus_by_number(command: Sequence[str], folder: Path, gpus: int | None) -> Iterator[str]:
+    """What in a command, or in the script that it runs, takes GPUs of the node by their numbers."""
+    from hpcdl.batch.launches import code_of, gpus_by_number
+    from hpcdl.cli.submit.starts_over import script_of
+
+    script = script_of(command)
+    text = script_text(command, str(folder))
+    if script:
+        with suppress(OSError, ValueError), open(folder / script, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read(SCRIPT_CHARACTERS)
+    for each in gpus_by_number(" ".join(command), "", gpus):
+        yield f"{each.said} {each.how}: {each.why}"
+    yield from map(str, gpus_by_number(code_of(text), script or shell_script(command) or command[0], gpus))
 
 
 def _absent_script(command: Sequence[str], folder: Path, *, inside: bool = False) -> Iterator[str]:

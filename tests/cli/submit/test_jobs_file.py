@@ -210,6 +210,34 @@ def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path, monk
     )
 
 
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        (
+            ["python", "gpu0.py"],
+            "gpu0.py:2: os.environ['CUDA_VISIBLE_DEVICES'] = '0' takes GPUs by their numbers: those",
+        ),
+        (
+            ["bash", "gpu0.sh"],
+            "gpu0.sh:2: CUDA_VISIBLE_DEVICES=0 takes GPUs by their numbers: those may be another job's",
+        ),
+        (["env", "CUDA_VISIBLE_DEVICES=0", "python", "train.py"], "CUDA_VISIBLE_DEVICES=0 takes GPUs by their numbers"),
+        (["deepspeed", "--num_gpus=2", "train.py"], "deepspeed takes GPUs by their numbers: it counts them from"),
+        (["deepspeed", "train.py", "--deepspeed"], "deepspeed fails: hpcdl names GPUs by their UUIDs"),
+        (["bash", "-c", "CUDA_VISIBLE_DEVICES=$HPCDL_GPUS python train.py"], ""),
+        (["python", "train.py", "--gpu_ids", "0"], ""),
+    ],
+)
+def test_gpus_by_their_numbers(
+    fake: FakeDaemon, hpcdl: Run, here: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], said: str
+) -> None:
+    activate(monkeypatch)
+    (here / "gpu0.py").write_text("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n")
+    (here / "gpu0.sh").write_text("#!/bin/bash\nCUDA_VISIBLE_DEVICES=0 python train.py\n")
+    told = [line for line in hpcdl("submit", "--", *command).err.splitlines() if "is not a program" not in line]
+    assert [line.startswith(f"hpcdl: {said}") for line in told] == ([True] if said else [])
+
+
 def test_where_python_is_python3(fake: FakeDaemon, hpcdl: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a Debian without an environment."""
     folder = here / "programs"
