@@ -6,7 +6,7 @@ system.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpcdl.batch.options import IgnoredOption
@@ -29,7 +29,7 @@ _ASKS_OF_ITSELF = re.compile(
 _FIXED_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ][\"']?\d+\b")
 _ACROSS = re.compile(_COMMAND.format("mpirun|mpiexec|horovodrun|deepspeed|pdsh|clush|ssh|parallel-ssh"), re.MULTILINE)
 _CANNOT = re.compile(
-    r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?[\s(](--pty|--multi-prog|--container[\w-]*|--environment|--uenv|--het-group"
+    r"(?<![\w-])(?:srun|jsrun)\b[^\n;&|]*?\s(--pty|--multi-prog|--container[\w-]*|--environment|--uenv|--het-group"
     r"|--pack-group|--bcast|--x11|--erf_input|-U|:)(?=[\s=]|$)"
 )
 _VISIBLE = re.compile(
@@ -132,6 +132,15 @@ def with_own_gpus(text: str, file: str, gpus: int | None) -> tuple[str, list[Ign
     return "\n".join(lines), found
 
 
+def step_options(words: Sequence[str]) -> Sequence[str]:
+    """The options of a step with their values, without the command behind them."""
+    for place, word in enumerate(words):
+        before = words[place - 1] if place else ""
+        if not word.startswith("-") and not (before.startswith("-") and "=" not in before):
+            return words[:place]
+    return words
+
+
 def gpus_by_number(
     code: str, file: str, gpus: int | None, *, steps: bool = False, alone: bool = True
 ) -> Iterator[IgnoredOption]:
@@ -172,6 +181,9 @@ def doubts(text: str, file: str, nodes: int, gpus: int | None, said: str) -> Ite
     yield from gpus_by_number(code, file, gpus, steps=steps, alone=nodes < 2)
     with_values = filled(code, "")
     for match in _CANNOT.finditer(with_values):
+        before = [word for word in match[0][: -len(match[1])].split()[1:] if not word.startswith("$")]
+        if match[1] != ":" and step_options(before) != before:
+            continue  # of the program that it starts
         lines = with_values.count("\n", 0, match.start(1))
         what = "a part of a heterogeneous job" if match[1] == ":" else match[1]
         begin = sum(len(each) + 1 for each in code.split("\n")[:lines])

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpcdl.batch.launches import TASKS, code_of, filled
+from hpcdl.batch.launches import TASKS, code_of, filled, step_options
 from hpcdl.batch.options import IgnoredOption
 from hpcdl.batch.python_imports import CHARACTERS, FILES, files_of, imports_of
 from hpcdl.core.rules.launchers import MODULES, PROGRAMS, SHELLS
@@ -87,8 +87,8 @@ def _found(code: str, folder: str, one_task: bool) -> Iterator[tuple[int, str, s
             continue
         line, quoted = _line_at(code, step.end())
         words = _split(line)
-        options = " ".join(_options(words))
-        asked = _SAYS[step[1]].search(" ".join(_options([word for word in words if not word.startswith("$")])))
+        options = " ".join(step_options(words))
+        asked = _SAYS[step[1]].search(" ".join(step_options([word for word in words if not word.startswith("$")])))
         if _tasks(step[1], options, one_task) == 1 or (asked and asked[2] in {*OFF, "list"}):
             continue
         if asked:
@@ -271,15 +271,6 @@ def _split(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-def _options(words: Sequence[str]) -> Sequence[str]:
-    """The options of a step with their values, without the command behind them."""
-    for place, word in enumerate(words):
-        before = words[place - 1] if place else ""
-        if not word.startswith("-") and not (before.startswith("-") and "=" not in before):
-            return words[:place]
-    return words
 
 
 def _tasks(name: str, options: str, one: bool) -> int:

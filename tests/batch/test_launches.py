@@ -60,6 +60,7 @@ ONE_RANK = (
         ("HOW=--multi-prog\nsrun -n2 $HOW a.conf", 1, ["train.sh:2: --multi-prog of srun or jsrun is not carried out"]),
         ("srun --environment=e.toml python x.py", 1,
          ["train.sh:1: --environment of srun or jsrun is not carried out"]),
+        ("srun -n 4 -l --mpi=none python x.py --environment CartPole-v1 --pty", 1, []),
         ("setenv CUDA_VISIBLE_DEVICES 0,1\npython x.py", 1,
          ["train.sh:1: setenv CUDA_VISIBLE_DEVICES 0,1 takes GPUs by their numbers: those may be another job's"]),
         ("python - <<EOF\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\nEOF", 1,
