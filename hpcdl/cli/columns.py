@@ -314,12 +314,17 @@ def _one(rows: Sequence[Row]) -> Row:
     return {
         **rows[0],
         "id": ranges(row["id"] for row in rows),
-        "name": f"{_stem(rows)}[{','.join(_differences(rows))}]",
+        "name": array_name(rows),
         "jobs": len(rows),
         "reason": _reasons(rows, "reason"),
         "note": _reasons(rows, "note"),
         **dict.fromkeys(("step", "metric", "eta_s", "started_at")),
     }
+
+
+def array_name(rows: Sequence[Row]) -> str:
+    """What members of one array are called together: `sweep[1-5,lr=0.1..0.001]`."""
+    return f"{_stem(rows)}[{','.join(_differences(rows))}]"
 
 
 def _reasons(rows: Sequence[Row], key: str) -> str:

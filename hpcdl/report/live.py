@@ -243,17 +243,25 @@ class TableColumn:
 
 def listed(title: str, rows: Iterable[Row], columns: Sequence[TableColumn]) -> str:
     """A table of rows of an answer, in the colours of their states; a row with `heading` is a heading of those below
-    it."""
+    it, and one with `members` unfolds into these."""
     lines = []
+
+    def line(row: Row, kind: str = "") -> None:
+        anchor = f' id="job-{row["id"]}"' if isinstance(row.get("id"), int) else ""
+        state = f' data-state="{html(row["state"], 20)}"' if isinstance(row.get("state"), str) else ""
+        lines.append(f"<tr{kind}{anchor}{state}>{''.join(column.td(row) for column in columns)}</tr>")
+
     for row in rows:
         if "heading" in row:
             lines.append(
                 f'<tr class="heading"><th scope="rowgroup" colspan="{len(columns)}">{row["heading"]}</th></tr>'
             )
+        elif "members" in row:
+            line(row, f' class="array" data-array="{row["array"]}"')
+            for member in row["members"]:
+                line(member, ' class="member"')
         else:
-            anchor = f' id="job-{row["id"]}"' if isinstance(row.get("id"), int) else ""
-            state = f' data-state="{html(row["state"], 20)}"' if isinstance(row.get("state"), str) else ""
-            lines.append(f"<tr{anchor}{state}>{''.join(column.td(row) for column in columns)}</tr>")
+            line(row)
     right = frozenset(place for place, column in enumerate(columns) if column.right)
     titles = [column.title for column in columns]
     return table_of_cells(titles, lines, right, kind="table wide cards", caption=title, hidden=True)

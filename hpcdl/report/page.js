@@ -20,11 +20,15 @@
     const body = table.tBodies[0];
     [...body.rows].forEach((row, at) => { row.dataset.at ??= at; row.hidden = row.classList.contains("heading") && way !== 0; });
     const rows = [...body.rows].sort((a, b) => a.dataset.at - b.dataset.at);
-    if (way) rows.sort((a, b) => {
-      const one = a.cells[place], other = b.cells[place];
-      if (!one || !other) return 0;
+    const compare = (a, b) => {
+      if (!a.cells[place] || !b.cells[place]) return 0;
       const x = key(a, place), y = key(b, place), difference = x - y;
       return way * (Number.isNaN(difference) ? order.compare(x, y) : difference);
+    };
+    if (way) rows.sort((a, b) => {  // members stay below their array
+      const one = a.array || a, other = b.array || b;
+      if (one !== other) return compare(one, other) || one.dataset.at - other.dataset.at;
+      return (b === one) - (a === one) || compare(a, b);
     });
     body.append(...rows);
     [...table.tHead.rows[0].cells].forEach((head, at) => head.hasAttribute("aria-sort") && head.setAttribute(
@@ -50,6 +54,21 @@
     if (way && place < table.tHead.rows[0].cells.length) sort(table, place, way);
   };
 
+  // The row of an array is a button that unfolds its members.
+  const foldable = table => {
+    let array = null;
+    [...table.tBodies[0].rows].forEach(row => {
+      if (row.classList.contains("member")) { row.array = array; array.members.push(row); return; }
+      if (!row.classList.contains("array")) return;
+      array = row;
+      row.members = [];
+      row.button = make("button", { type: "button" }, ...row.cells[0].childNodes);
+      row.cells[0].append(row.button);
+      const name = "array " + row.dataset.array;
+      row.button.addEventListener("click", () => { kept.set(name, kept.get(name) ? "" : "open"); filter(); });
+    });
+  };
+
   // --- the filter ---
   const main = document.querySelector("main");
   const search = make("input", { type: "search", id: "filter", placeholder: "name, number, state …", autocomplete: "off" });
@@ -64,6 +83,17 @@
       const done = () => { if (heading) heading.hidden = Boolean(sorted) || !fit; };
       [...body.rows].forEach(row => {
         if (row.classList.contains("heading")) { done(); heading = row; fit = false; return; }
+        if (row.array) return;
+        if (row.members) {  // those that are found are shown, also where it is folded; all of them are that array
+          const some = row.members.filter(member => fits(member.textContent));
+          const found = some.length || !fits(row.textContent) ? some : row.members;
+          const open = found.length < row.members.length || kept.get("array " + row.dataset.array);
+          row.hidden = !found.length;
+          row.members.forEach(member => { member.hidden = !open || !found.includes(member); });
+          row.button.setAttribute("aria-expanded", Boolean(open));
+          all += row.members.length; shown += found.length;
+          return;
+        }
         row.hidden = words.length > 0 && !fits(row.textContent) && !(heading && !sorted && fits(heading.textContent + row.textContent));
         fit ||= !row.hidden; all += 1; shown += row.hidden ? 0 : 1;
       });
@@ -159,7 +189,7 @@
   addEventListener("resize", () => document.querySelectorAll(".zoomable").forEach(label));
 
   const dress = part => {
-    part.querySelectorAll("table").forEach(sortable);
+    part.querySelectorAll("table").forEach(table => { foldable(table); sortable(table); });
     part.querySelectorAll(".zoomable").forEach(zoomable);
     choices(part);
     part.querySelectorAll(".table").forEach(box => {
@@ -211,7 +241,7 @@
         if (!busy) was.set(part.id, text);
         before = document.getElementById(part.id);
       });
-      if (search.isConnected) filter();
+      filter();
       age();
     } catch { away = "hpcdl web does not answer"; root.classList.add("stale"); }
   };

@@ -15,10 +15,12 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
+from hpcdl.cli.columns import array_name
 from hpcdl.cli.logs import STDERR, STDOUT, LogFile, log_files
 from hpcdl.cli.params import local_time
 from hpcdl.cli.web.job_log import LogChoice, LogPiece, read_log, streams_apart
 from hpcdl.client import ApiError, Client, ClientError, path_with
+from hpcdl.core.model.units import ranges
 from hpcdl.daemon.clock import WallClock
 from hpcdl.report.history import History
 from hpcdl.report.html import html, links_html, note
@@ -144,17 +146,23 @@ class Pages:
             )
 
         found = sorted(rows.get("jobs", ()), key=lambda row: -int(row["id"]))
+
+        def number(row: Row) -> str:
+            if "members" in row:
+                return breakable(row["ids"])
+            return marked(row["id"], shown.hrefs.job_link(row["id"], str(row["id"])))
+
         columns = (
-            TableColumn("Job", lambda row: marked(row["id"], shown.hrefs.job_link(row["id"], str(row["id"])))),
+            TableColumn("Job", number),
             TableColumn("Name", job_name),
-            TableColumn("State", lambda row: html(row["state"])),
+            TableColumn("State", lambda row: html(row.get("states") or row["state"])),
             TableColumn("GPUs", lambda row: str(row["gpus"] or "–"), lambda row: row["gpus"], right=True),
             TableColumn("Progress", progress_bar, lambda row: (row["step"] or 0) / (row["total"] or 1)),
             *metric_column(found),
             *map(clock, ("submitted_at", "started_at", "finished_at")),
             TableColumn("Cause", lambda row: html(row["cause"] or "–")),
         )
-        inside = listed("Jobs", found, columns) if found else note(why or "No job was submitted yet.")
+        inside = listed("Jobs", _by_array(found), columns) if found else note(why or "No job was submitted yet.")
         limit = note(f"The last {JOBS}; hpcdl ls --all lists all of them.") if len(found) == JOBS else ""
         return self._page("Jobs", answer, shown, [section("jobs", "Jobs", inside + limit, len(found))])
 
@@ -324,6 +332,39 @@ class Pages:
             "What happened": "" if detail in reasons else html(detail, 1000),
             "Exit code": "" if row.get("exit_code") is None else str(row["exit_code"]),
         }
+
+
+def _by_array(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows; for all members of an array one, with them, where the first of them stood."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(("array", row["array"]) if row.get("array") else ("job", row["id"]), []).append(row)
+    for members in groups.values():
+        yield members[0] if len(members) == 1 else _array(members)
+
+
+def _array(members: Sequence[Row]) -> Row:
+    """What holds for all members of an array, in the keys of a job; `state` where they have but one."""
+    states = {row["state"] for row in members}
+    told = Counter(row["state"] + (" (nan)" if row.get("not_finite_since") is not None else "") for row in members)
+    causes = {row["cause"] for row in members}
+    started = [row["started_at"] for row in members if row["started_at"] is not None]
+    ended = [row["finished_at"] for row in members]
+    return {
+        "array": members[0]["array"],
+        "members": members,
+        "ids": ranges(row["id"] for row in members),
+        "name": array_name(members[::-1]),
+        "tags": members[0].get("tags"),
+        "state": states.pop() if len(states) == 1 else None,
+        "states": ", ".join(f"{number} {state}" for state, number in told.most_common()),
+        "gpus": sum(row["gpus"] or 0 for row in members),
+        "submitted_at": members[0]["submitted_at"],
+        "started_at": min(started, default=None),
+        "finished_at": None if None in ended else max(ended),
+        "cause": causes.pop() if len(causes) == 1 else None,
+        **dict.fromkeys(("step", "total", "metric")),
+    }
 
 
 _GPU = ("index", "state", "job", "incarnation", "util", "used", "memory", "detail", "since", "background")

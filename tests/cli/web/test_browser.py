@@ -239,6 +239,53 @@ def test_filter_and_sort(scene: Scene, window: Window) -> None:
     until(page, "document.querySelectorAll('#waiting tbody tr:not([hidden])').length === 0")
 
 
+def test_an_array_is_one_row_that_unfolds(scene: Scene, window: Window) -> None:
+    array: dict[str, Any] = {"array": 20, "submitted_at": 990.0}
+    members = [
+        row(number, name=f"sweep[lr={number}]", array_index=number, sweep={"lr": str(number)}, **array,
+            **({"state": "FAILED", "cause": "user error"} if number == 33 else {"state": "DONE", "cause": "done"}))
+        for number in range(20, 61)
+    ]  # fmt: skip
+    alone = [row(number, name=f"vgg-{number}", state="DONE") for number in range(1, 9)]
+    tell(scene.fake, running=[], waiting=[*alone, *members])
+    page = window.go("/jobs")
+    shown = page.locator("#jobs tbody tr:visible")
+    folded = "document.querySelectorAll('#jobs tbody tr:not([hidden])').length === 9"
+    until(page, folded)
+    assert page.locator("#jobs h2").inner_text() == "Jobs 49"
+    first = shown.first.inner_text()
+    assert "20-60" in first
+    assert "sweep[lr=20..60]" in first
+    assert "40 DONE, 1 FAILED" in first
+    # The filter finds a member, and says of how many jobs.
+    page.fill("#filter", "failed")
+    until(page, "document.querySelectorAll('#jobs tbody tr:not([hidden])').length === 2")
+    assert "sweep[lr=33]" in shown.nth(1).inner_text()
+    assert page.locator(".tools [role=status]").inner_text() == "1 of 49 rows"
+    page.fill("#filter", "sweep")
+    until(page, "document.querySelectorAll('#jobs tbody tr:not([hidden])').length === 1")
+    page.fill("#filter", "")
+    until(page, folded)
+    # It stays unfolded when the page is looked at again, and its members stay below it in any order.
+    unfold = shown.first.get_by_role("button")
+    assert unfold.get_attribute("aria-expanded") == "false"
+    unfold.click()
+    until(page, "document.querySelectorAll('#jobs tbody tr:not([hidden])').length === 50")
+    page.get_by_role("button", name="Name").click()
+    page.reload()
+    until(page, "document.querySelectorAll('#jobs tbody tr:not([hidden])').length === 50")
+    names = page.locator("#jobs tbody tr td:nth-child(2)").all_inner_texts()
+    assert names == [
+        "sweep[lr=20..60]",
+        *(f"sweep[lr={each}]" for each in range(20, 61)),
+        *(f"vgg-{n}" for n in range(1, 9)),
+    ]
+    page.get_by_role("button", name="20-60").click()
+    until(page, folded)
+    window.page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
 def test_a_job_changes_while_it_is_looked_at(scene: Scene, window: Window) -> None:
     page = window.page
     assert "RUNNING" in page.locator("#running").inner_text()
