@@ -7,6 +7,7 @@ made their connections. Python warns of every thread that there is at a fork (fr
 
 import os
 import re
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -58,7 +59,18 @@ class ReadingClient(ThreadClient, LedgerClient):
 
     def _warn(self, at: float) -> None:
         if at:
-            warnings.warn(as_of_text(self.home, at), stacklevel=2)
+            warn(as_of_text(self.home, at))
+
+
+def warn(text: str) -> None:
+    """A UserWarning of the line that called hpcdl, however deep in it this is."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _OURS.match(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
+_OURS = re.compile(r"(hpcdl|contextlib)(\.|$)")
 
 
 def _before_fork() -> None:

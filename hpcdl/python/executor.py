@@ -7,7 +7,6 @@ import contextlib
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from hpcdl.cli.job_row import FINISHED
 from hpcdl.client import FOLLOW_S, ApiError, Client, path_with
-from hpcdl.python.connection import THREAD, ThreadClient
+from hpcdl.python.connection import THREAD, ThreadClient, warn
 from hpcdl.python.handle import Job
 from hpcdl.python.options import Options, check
 from hpcdl.python.submission import Case, call_cases, call_now
@@ -174,7 +173,7 @@ class _Follower:
 
     def _tell_held(self, job: Job[Any]) -> None:
         try:
-            warnings.warn(f"job {job.id} is {job.info['reason']}", stacklevel=2)
+            warn(f"job {job.id} is {job.info['reason']}")
         except UserWarning as error:  # whoever makes errors of warnings gets one of this job
             self._settle(job, error)
 

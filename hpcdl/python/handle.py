@@ -6,7 +6,6 @@ Each question makes a connection of its own, so a job may be used from any threa
 import asyncio
 import json
 import time
-import warnings
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from hpcdl.cli.logs import log_files
 from hpcdl.client import FOLLOW_S, Client, DaemonAway, path_with
 from hpcdl.python.call import RUNNER
-from hpcdl.python.connection import ReadingClient, ThreadClient
+from hpcdl.python.connection import ReadingClient, ThreadClient, warn
 from hpcdl.trainer.call import LARGEST
 from hpcdl.wire.last_start import start_step
 from hpcdl.wire.private_files import NotPrivate, read_private
@@ -73,7 +72,12 @@ class SpooledSubmit:
         """Of its jobs, in order. Raises DaemonAway while no daemon runs, ApiError where one refuses it."""
         if not self._ids:
             with ThreadClient(self._home, patience_s=FOLLOW_S) as client:
-                self._ids = [row["id"] for row in client.request("POST", "/v1/jobs", self._body)["jobs"]]
+                try:
+                    answer = client.request("POST", "/v1/jobs", self._body)
+                except DaemonAway:
+                    step = start_step(self._home)
+                    raise DaemonAway(f"the job is in the spool, and has an id once a daemon runs: {step}") from None
+            self._ids = [row["id"] for row in answer["jobs"]]
         return self._ids
 
 
@@ -150,7 +154,7 @@ class Job(Generic[T_co]):
                 state = str(row["state"])
                 if row.get("held_after") and not held:
                     held = True
-                    warnings.warn(f"job {self.id} is {row['reason']}", stacklevel=2)
+                    warn(f"job {self.id} is {row['reason']}")
                 if answer["done"]:
                     return state
                 if client.as_of is not None:

@@ -9,7 +9,6 @@ import inspect
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -23,7 +22,7 @@ from hpcdl.core.model.arrays import literal
 from hpcdl.core.model.units import meant
 from hpcdl.python import options as job_options
 from hpcdl.python.call import FunctionCall, SubmitError, function_call, text_of
-from hpcdl.python.connection import ReadingClient, ThreadClient
+from hpcdl.python.connection import ReadingClient, ThreadClient, warn
 from hpcdl.python.handle import Job, SpooledJob, SpooledSubmit
 from hpcdl.python.options import Options
 from hpcdl.trainer.call import IMPORTS
@@ -305,7 +304,7 @@ def _send(
             except (OSError, NotPrivate) as error:
                 raise SubmitError(f"the call cannot be kept in {home}: {error}") from None
         try:
-            answer = send(client, body, number=found.size, spool=spool, note=_warn)
+            answer = send(client, body, number=found.size, spool=spool, note=warn)
         except (ApiError, SpoolError, NotPrivate, OSError) as error:
             if folder is not None:  # after any other error the job may be there
                 shutil.rmtree(folder, ignore_errors=True)
@@ -314,12 +313,8 @@ def _send(
             raise SubmitError(f"no daemon runs, and the submit cannot be spooled: {error}") from None
     rows = answer["jobs"]
     for doubt in dict.fromkeys((*found.doubts(), *(each for row in rows for each in row.get("warnings", ())))):
-        _warn(doubt)
+        warn(doubt)
     if "spooled" in answer:
         spooled = SpooledSubmit(home, body)
         return [Job(SpooledJob(spooled, place), home) for place in range(found.size)]
     return [Job(row["id"], home) for row in rows]
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=5)

@@ -224,14 +224,18 @@ def test_without_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_daemon_a_submit_is_spooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HPCDL_HOME", str(home))
-    with pytest.warns(UserWarning, match="1 job spooled as .*, which the next daemon of .* takes in"):
+    with pytest.warns(UserWarning, match="1 job spooled as .*, which the next daemon of .* takes in") as warned:
         job = hpcdl.submit(train, 1)
+    assert warned[0].filename == __file__, "it names the line that submits"
     with pytest.warns(UserWarning, match="2 jobs spooled as"):
         pair = hpcdl.map(train, {"lr": [1, 2]})
     assert len({job, *pair}) == 3
     assert repr(job) == "<hpcdl.Job in the spool>"
-    with pytest.raises(hpcdl.DaemonAway, match="start one with: hpcdl daemon start"):
-        _ = job.state
+    for ask in (lambda: job.id, lambda: job.state):
+        with pytest.raises(
+            hpcdl.DaemonAway, match="the job is in the spool, and has an id once a daemon runs: start one"
+        ):
+            ask()
     fake = FakeDaemon(home).start()
     try:
         assert [each.id for each in (job, *pair)] == [1, 2, 3]
@@ -250,7 +254,9 @@ def test_without_a_daemon_the_ledger_is_read(
     (recorded / "access.json").unlink()
     monkeypatch.setenv("HPCDL_HOME", str(recorded))
     done, queued = hpcdl.jobs(all=True, state="DONE")[0], hpcdl.jobs(state="QUEUED")[0]
-    assert re.fullmatch(r"as of .*, no daemon: start one with: hpcdl daemon start.*", str(recwarn.pop().message))
+    told = recwarn.pop()
+    assert re.fullmatch(r"as of .*, no daemon: start one with: hpcdl daemon start.*", str(told.message))
+    assert told.filename == __file__
     assert (done.wait(), hpcdl.job(done.id).state, hpcdl.job(queued.id).state) == ("DONE", "DONE", "QUEUED")
     with pytest.raises(hpcdl.DaemonAway, match=rf"job {queued.id} is QUEUED, and goes on once a daemon runs"):
         queued.wait()
