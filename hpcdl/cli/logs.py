@@ -422,6 +422,7 @@ def _follow(client: Client, choice: _LogChoice) -> None:
             shown.end()
         sys.stdout.buffer.flush()
         if finished:
+            _explain(client, choice, {job: choice.files(job) for job in choice.jobs}, quiet=False)
             return
         time.sleep(max(_POLL_S, len(followed) / _FILES_A_SECOND))
 

@@ -72,8 +72,12 @@ def test_output_that_is_not_text(log: Path, hpcdl: Run) -> None:
     assert hpcdl("logs", "1", "-n", "-1").code == 2
 
 
-def test_a_job_that_printed_nothing(log: Path, hpcdl: Run) -> None:
+def test_a_job_that_printed_nothing(log: Path, fake: FakeDaemon, hpcdl: Run) -> None:
     log.write_bytes(b"")
+    fake.world.jobs[1] = row(1, state="DONE")
+    done = hpcdl("logs", "--follow", "1")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "hpcdl: job 1 has printed nothing: hpcdl why 1 says how it stands\n"
     done = hpcdl("logs", "1")
     assert (done.code, done.out) == (0, "")
     assert done.err == "hpcdl: job 1 has printed nothing: hpcdl why 1 says how it stands\n"

@@ -14,7 +14,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.notice import POISON
-from hpcdl.core.model.units import count, seconds_text, took_text
+from hpcdl.core.model.units import count, ranges, seconds_text, took_text
 from hpcdl.core.model.world import Job, JobState
 from hpcdl.report.account import story_of
 from hpcdl.report.attempts import attempts_of
@@ -35,7 +35,8 @@ _LASTING = "hpcdl logs {id} shows what it printed; once the reason is mended, hp
 @dataclass(slots=True)
 class PostMortem:
     """Seconds that a job waited for GPUs, started and trained; checkpoints and the seconds that they took; suspends by
-    purpose; starts; steps, seconds of training and GPU-seconds that were lost, the last also by starts that failed.
+    purpose; the jobs for which it was suspended; starts; steps, seconds of training and GPU-seconds that were lost, the
+    last also by starts that failed.
     """
 
     waited_s: float = 0.0
@@ -44,6 +45,7 @@ class PostMortem:
     saves: int = 0
     save_s: float = 0.0
     suspends: Counter[Purpose] = field(default_factory=Counter)
+    takers: list[int] = field(default_factory=list)
     starts: int = 0
     lost_steps: int = 0
     lost_s: float = 0.0
@@ -96,6 +98,7 @@ def _take(
             return None
         case ev.SuspendRequested() if run is not None:
             past.suspends[event.purpose] += 1
+            past.takers += [job for job in event.takers if job not in past.takers]
             run.until = at if run.until is None else run.until
         case ev.Started() if run is not None and run.ready_at is None:
             run.ready_at = at
@@ -145,7 +148,9 @@ def aftermath(job: Job, past: PostMortem) -> list[str]:
         lines.append(f"saved {count(past.saves, 'time')}, which took {took_text(past.save_s)} in all")
     if past.suspends:
         often = sorted(past.suspends.items(), key=lambda each: -each[1])
-        words = {} if job.drill is None else {Purpose.PREEMPT: "for other jobs or a preemption test"}
+        taken = f"for {'job' if len(past.takers) == 1 else 'jobs'} {ranges(past.takers)}"
+        others = taken if past.takers else Purpose.PREEMPT.words
+        words = {Purpose.PREEMPT: others + ("" if job.drill is None else " or a preemption test")}
         told = ", ".join(f"{number} {words.get(purpose, purpose.words)}" for purpose, number in often)
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
     if past.lost_gpu_s > 0:

@@ -142,9 +142,9 @@ def test_a_measured_rate_comes_first(controller: Controller) -> None:
 # --- what became of it ------------------------------------------------------------------------------------------------
 
 
-def story() -> list[ev.Recorded]:
-    """Waits 100 s, trains 50 s, is suspended for others, waits 40 s, trains 60 s of which the last 20 steps are lost,
-    and is done after 30 s more.
+def story(takers: tuple[int, ...] = ()) -> list[ev.Recorded]:
+    """Waits 100 s, trains 50 s, is suspended for others (`takers`), waits 40 s, trains 60 s of which the last 20 steps
+    are lost, and is done after 30 s more.
     """
     place = Placement((Share("n1", (0, 1)),))
     told: list[tuple[float, ev.Event]] = [
@@ -154,7 +154,7 @@ def story() -> list[ev.Recorded]:
         (106.0, ev.Attached(1, 1, 1, "n1")),
         (110.0, ev.TrainerReady(1, 1, 1, "n1")),
         (140.0, ev.Saved(1, 1, 1, "n1", step=30, path="p", seconds=1.5)),
-        (160.0, ev.SuspendRequested(1, 1, Purpose.PREEMPT, 60.0)),
+        (160.0, ev.SuspendRequested(1, 1, Purpose.PREEMPT, 60.0, takers)),
         (162.0, ev.Saved(1, 1, 1, "n1", step=50, path="p", seconds=2.5, final=True)),
         (163.0, ev.Exited(1, 1, 1, "n1", code=0, attached=True)),
         (164.0, ev.IncarnationEnded(1, 1, Cause.SUSPENDED, 50, 50)),
@@ -220,6 +220,7 @@ def test_the_account_in_words() -> None:
     assert "suspended 1 time: 1 for other jobs" in told
     drilled = replace(job, drill=Drill(True))
     assert "suspended 1 time: 1 for other jobs or a preemption test" in aftermath(drilled, past_of(story(), 0.0))
+    assert "suspended 1 time: 1 for jobs 4,7" in aftermath(job, past_of(story(takers=(4, 7)), 0.0))
     assert "lost 20 steps, 20 s of training, 0.011 GPU-hours, to ends without a new checkpoint" in told
 
 
