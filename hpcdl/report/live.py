@@ -345,8 +345,10 @@ def _by_array(rows: Sequence[Row], arrays: Mapping[str, Row]) -> Iterable[Row]:
         waits = f", {of['waiting']} wait" if of.get("waiting") else ""
         name = breakable(stem([str(row["name"]) for row in members]), 120)
         yield {"heading": f'{name} <span class="soft">array {key}: {len(members)} hold GPUs{waits}</span>'}
-        for row in members:
-            yield {**row, "shown": swept(row) or row["name"]}
+        differ = [swept(row) for row in members]
+        apart = len(set(differ)) == len(members)  # else their indices differ, too, which the names have
+        for row, values in zip(members, differ, strict=True):
+            yield {**row, "shown": values if apart and values else row["name"]}
 
 
 def _folded(rows: Sequence[Row], arrays: Mapping[str, Row]) -> Iterable[Row]:
@@ -391,7 +393,9 @@ def _waiting(answer: Row, at: float, shown: PageState) -> str:
     columns = (
         TableColumn(
             "Job",
-            lambda row: shown.hrefs.job_link(row["id"] if shown.served else 0, _ids(str(row.get("ids", row["id"])))),
+            lambda row: shown.hrefs.job_link(
+                row["id"] if shown.served else 0, ids_html(str(row.get("ids", row["id"])))
+            ),
         ),
         TableColumn("Name", name),
         TableColumn("State", lambda row: html(row["state"], 20) + (" (held)" if row.get("held") else "")),
@@ -408,7 +412,7 @@ def _waiting(answer: Row, at: float, shown: PageState) -> str:
     return section("waiting", "Waiting", listed("Waiting jobs", folded, columns) + more, number)
 
 
-def _ids(text: str) -> str:
+def ids_html(text: str) -> str:
     """Numbers of jobs as a fragment of HTML that breaks after commas only: `33,35-44`."""
     return ",<wbr/>".join(f'<span class="kept">{each}</span>' for each in html(text, 60).split(","))
 

@@ -366,6 +366,10 @@ def test_members_of_an_array_are_told_by_what_differs() -> None:
     for words in ("lr=0.03", "netlr=0.01..0.0001"):
         assert words in joined.replace(" ", ""), words
     assert "more: hpcdl ls lists" not in text, "all of them are in the folded row"
+    again = [RUNNING | {"id": number, "name": f"net[{number},lr=0.1]", "array": 5, "sweep": {"lr": "0.1"}}
+             for number in (5, 6)]  # fmt: skip
+    text = Reader(drawn(answer(running=again))).text
+    assert "net[5,lr=0.1]" in text, "values that are alike tell nobody apart"
 
 
 def test_notifications_that_fail_alike_are_one_row() -> None:

@@ -28,6 +28,7 @@ from hpcdl.report.live import (
     PageState,
     Recent,
     TableColumn,
+    ids_html,
     job_name,
     lanes,
     listed,
@@ -149,7 +150,7 @@ class Pages:
 
         def number(row: Row) -> str:
             if "members" in row:
-                return breakable(row["ids"])
+                return ids_html(row["ids"])
             return marked(row["id"], shown.hrefs.job_link(row["id"], str(row["id"])))
 
         columns = (

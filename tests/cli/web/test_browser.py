@@ -282,8 +282,9 @@ def test_an_array_is_one_row_that_unfolds(scene: Scene, window: Window) -> None:
     ]
     page.get_by_role("button", name="20-60").click()
     until(page, folded)
-    window.page.set_viewport_size({"width": 400, "height": 800})
+    page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert shown.count() == 9, "what is hidden is so on a telephone, too"
 
 
 def test_a_job_changes_while_it_is_looked_at(scene: Scene, window: Window) -> None:
