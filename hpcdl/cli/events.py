@@ -165,6 +165,8 @@ def events(
         raise click.UsageError("--last and --limit exclude each other", ctx)
     client = connect(ctx, FOLLOW_S, reading=not follow)
     job = None if word is None else one_job(client, word)
+    if job is not None:
+        client.get(f"/v1/jobs/{job}")  # one that there is not is an error
     if last is not None:
         after = _before_last(client, after, job, last)
     if output is Output.JSON:
@@ -182,11 +184,7 @@ def events(
             sys.stdout.flush()
     if not titled and output is Output.TABLE:
         of = "" if job is None else f" of job {job}"
-        say(
-            f"no events{of} after {after}"
-            if after
-            else f"no events{of}" + (": hpcdl ls --all lists the jobs" if job else "")
-        )
+        say(f"no events{of} after {after}" if after else f"no events{of}")
 
 
 def _before_last(client: Client, after: int, job: int | None, number: int) -> int:

@@ -89,9 +89,10 @@ def _what(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     if value is None:
         return None
     node, colon, index = value.rpartition(":")
-    if colon and index.isascii() and index.isdigit():
-        return node, int(index)
-    return value, None
+    of_gpu = colon and index.isascii() and index.isdigit()
+    if not (node if of_gpu else value):
+        raise click.BadParameter(f"{value!r} names no node: hpcdl nodes lists them", ctx, param)
+    return (node, int(index)) if of_gpu else (value, None)
 
 
 @click.command()

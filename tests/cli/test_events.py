@@ -12,6 +12,7 @@ from tests.cli.fake import FakeDaemon, row
 
 
 def test_events(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {number: row(number) for number in (1, 2)}
     fake.world.events = [
         {"seq": n, "at": 1000.0 + n, "stream": f"job/{n % 2}", "version": 1, "kind": "Ticked", "body": {"n": n}}
         for n in range(1, 2501)
@@ -32,7 +33,9 @@ def test_events(fake: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("events", "--after", 2500, "--json").value == {"schema": 1, "events": [], "last": 2500}
     done = hpcdl("events", "--after", 2500)
     assert (done.code, done.out, done.err) == (0, "", "hpcdl: no events after 2500\n")
-    assert hpcdl("events", "--job", 9).err == "hpcdl: no events of job 9: hpcdl ls --all lists the jobs\n"
+    assert hpcdl("events", "--job", 2, "--after", 2500).err == "hpcdl: no events of job 2 after 2500\n"
+    done = hpcdl("events", "--job", 9)
+    assert (done.code, done.err) == (1, "hpcdl: there is no job 9: hpcdl ls --all lists them\n")
 
 
 def test_logs(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

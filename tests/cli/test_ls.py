@@ -140,6 +140,13 @@ def test_a_step_is_shown_only_where_one_was_reported(fake: FakeDaemon, hpcdl: Ru
     assert [line.split()[5] for line in hpcdl("ls").out.splitlines()[1:]] == ["-", "0/100", "7"]
 
 
+def test_show_says_what_limits_the_job(fake: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("submit", "--mem", "2G", "--time", "90m", "--", "true").code == 0
+    (asked,) = [line for line in hpcdl("show", "1").out.splitlines() if line.startswith("asked ")]
+    assert "memory 2 GiB" in asked
+    assert "time 1 h 30 min" in asked
+
+
 def test_show_tells_the_last_ending_from_the_end(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.world.jobs = {
         1: row(1, state="RUNNING", cause="suspended", detail="saved at step 4", exit_code=0),

@@ -70,3 +70,22 @@ def test_a_value_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
                     param.type_cast_value(context, (value,) if param.multiple or param.nargs != 1 else value)
                 except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
                     pytest.fail(f"{where} {value[:40]!r}: {error!r:.200}")
+
+
+@pytest.mark.parametrize(
+    "option", ["cwd", "checkpoint-dir", "container", "output", "error", "model", "burst-plan", "name"]
+)
+def test_an_empty_option_of_submit_is_refused(fake: FakeDaemon, hpcdl: Run, option: str) -> None:
+    """As `--checkpoint-dir "$UNSET"` gives it: the default is not what was meant."""
+    done = hpcdl("submit", f"--{option}", "", "--", "true")
+    assert done.code in (1, 2)
+    assert len(done.err.splitlines()) <= 2
+    assert fake.world.jobs == {}
+
+
+@pytest.mark.parametrize("what", ["", ":0"])
+def test_a_node_without_a_name_is_not_avoided(fake: FakeDaemon, hpcdl: Run, what: str) -> None:
+    done = hpcdl("avoid", what)
+    assert done.code == 2
+    assert f"{what!r} names no node: hpcdl nodes lists them" in done.err
+    assert not any(method == "POST" for method, _, _ in fake.requests)

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,11 @@ def test_again_and_again(fake: FakeDaemon, target: Path) -> None:
     assert says('class="stale"', "Nobody writes this page any more")()
     assert 'http-equiv="refresh"' not in target.read_text()
     assert os.listdir(target.parent) == [target.name]
+
+
+def test_the_benchmark_says_what_it_paints_with() -> None:
+    program = Path(__file__).parents[2] / "benchmarks" / "page.py"
+    hidden = f"import runpy, sys; sys.modules['playwright'] = None; runpy.run_path({str(program)!r}, None, '__main__')"
+    done = subprocess.run([sys.executable, "-c", hidden, "--paint"], capture_output=True, text=True, timeout=180)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "there is no playwright, which steers Chromium: make install-test installs it\n"

@@ -56,6 +56,13 @@ def _name(value: str | None) -> str | None:
 
 
 @_checked
+def _filled(value: str | None) -> str | None:
+    if value == "":
+        raise ValueError("it is empty: give a value, or leave it out")
+    return value
+
+
+@_checked
 def _gpus(value: str | None) -> Gpus:
     """The minimum, the maximum, and the only numbers allowed; (0, None, ()) where nothing was given."""
     if value is None:
@@ -296,7 +303,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--steps", type=click.IntRange(1, MOST_STEPS), metavar="N", help="Training steps in all, for estimated times."
     ),
     click.option(
-        "--burst-plan", metavar="FILE",
+        "--burst-plan", callback=_filled, metavar="FILE",
         help="Burst-parallel: its plans are made of the layers in this file, which hpcdl burst profile writes.",
     ),
     click.option(
@@ -305,7 +312,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "measured first, here.",
     ),
     click.option(
-        "--model", metavar="NAME",
+        "--model", callback=_filled, metavar="NAME",
         help="What it trains: without a profile, one is learnt for it and its script.  [default: its name]",
     ),
     click.option(
@@ -343,21 +350,21 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Set K for the job; without =V, K as it is here (which keeps a secret out of the process list).",
     ),
     click.option(
-        "--output", metavar="FILE",
+        "--output", callback=_filled, metavar="FILE",
         help="Append its output to this file, too: logs/%x-%j.out has its name and id; %A, %a: its array and index; "
         "%N: the node; %u: you.",
     ),
     click.option(
-        "--error", metavar="FILE",
+        "--error", callback=_filled, metavar="FILE",
         help="Append its stderr to this file, and only its stdout to --output; hpcdl logs --stderr knows it, too.",
     ),
-    click.option("--cwd", type=click.Path(), metavar="DIR", help="Where it runs.  [default: here]"),
+    click.option("--cwd", type=click.Path(), callback=_filled, metavar="DIR", help="Where it runs.  [default: here]"),
     click.option(
         "--retries", type=click.IntRange(0, MOST_RETRIES), default=0, show_default=True, metavar="N",
         help="Starts after a user error.",
     ),
     click.option(
-        "--checkpoint-dir", type=click.Path(), metavar="DIR",
+        "--checkpoint-dir", type=click.Path(), callback=_filled, metavar="DIR",
         help="Where its checkpoints are.  [default: in the daemon's folder]",
     ),
     click.option(
@@ -382,7 +389,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Start python SCRIPT or python -m MODULE ahead of its GPUs: it imports its frameworks and waits for them.",
     ),
     click.option(
-        "--container", metavar="IMAGE",
+        "--container", callback=_filled, metavar="IMAGE",
         help="Run it in this image by apptainer or singularity, with its GPUs, its folder and its checkpoints' in it.",
     ),
     click.option(

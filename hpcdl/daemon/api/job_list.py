@@ -80,6 +80,8 @@ class JobQuery:
         tags = tuple(part for part in query.get("tag", "").split(",") if part)
         if "tag" in query and not tags:
             raise ApiProblem(400, "an empty tag names no job: give one, or a pattern like exp*")
+        if empty := next((key for key in ("name", "user") if query.get(key) == ""), None):
+            raise ApiProblem(400, f"an empty {empty} names no job: give one, or leave it out")
         return cls(
             query.get("all") == "1", ids, states, query.get("user"), query.get("name"), tags, fields, last, by_column
         )

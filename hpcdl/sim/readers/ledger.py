@@ -47,8 +47,8 @@ def read_ledger(path: Path, given: ReaderDefaults) -> Workload:
         place.line = error.lineno
         place.wrong("", f"not JSON: {error.msg}; expected what hpcdl events --json prints")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:100]
-        place.wrong("", f"not what hpcdl events --json prints ({type(error).__name__}: {reason})")
+        reason = ("it has no " if isinstance(error, KeyError) else "") + " ".join(str(error).split())[:100]
+        place.wrong("", f"not what hpcdl events --json prints: {reason}")
     jobs = WorkloadBuilder(place, given)
     for job in history.jobs:
         if job.id in seen:

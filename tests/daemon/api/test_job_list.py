@@ -62,6 +62,9 @@ def test_filters(stage: Stage) -> None:
     assert ids(tag="sweep") == [], "a whole tag"
     with pytest.raises(ApiProblem, match="an empty tag names no job"):
         JobQuery.of({"tag": ","})
+    for key in ("name", "user"):
+        with pytest.raises(ApiProblem, match=f"an empty {key} names no job"):
+            JobQuery.of({key: ""})
 
 
 def test_fields_and_what_is_null(stage: Stage) -> None:
