@@ -235,8 +235,9 @@ def _print(found: "Account") -> None:
         Column("GPU-H", lambda row: hours(row["shares"].available), right=True),
     ]
     shares = [Column(name.upper(), _share(name), right=True) for name in NAMES]
-    goodput = Column("GOODPUT", lambda row: _percent(row["shares"].goodput), right=True)
-    columns = _fitting([*named, *shares, goodput], rows)
+    columns = [*named, *shares]
+    if stdout_takes()[0] is not None:  # on a terminal without those in which nothing stands
+        columns = [column for column in columns if any(column.cell(row) != "-" for row in rows)]
     width = _bar_width(columns, rows)
     bars = Column("", lambda row: "" if row["line"] is None else _bar(row["line"], largest, width))
     print_table([*columns, bars] if width else columns, rows)
@@ -256,21 +257,6 @@ def _share(name: str) -> Callable[[Any], str]:
         return f"{100 * seconds / whole:.1f} %" if whole and seconds else "-"
 
     return text
-
-
-def _percent(part: float | None) -> str:
-    return "-" if part is None else f"{100 * part:.1f} %"
-
-
-def _fitting(columns: Sequence[Column], rows: Sequence[Any]) -> Sequence[Column]:
-    """On a terminal the columns without those in which nothing stands; and, where names would still be cut, without the
-    last, the goodput, which is the useful share of a line once more."""
-    room, _ = stdout_takes()
-    if room is None:
-        return columns
-    shown = [column for column in columns if any(column.cell(row) != "-" for row in rows)]
-    whole = sum(max(len(column.title), *(width_of(column.cell(row)) for row in rows)) + 2 for column in shown) - 2
-    return shown if whole <= room else shown[:-1]
 
 
 def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:

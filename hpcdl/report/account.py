@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.incarnation import Role
+from hpcdl.core.model.incarnation import Cause, Role
 from hpcdl.core.model.transitions import FAILURES, is_interruption
 from hpcdl.core.model.units import GpuRef
 from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of
@@ -73,7 +73,7 @@ NAMES = tuple(each.name for each in fields(Shares))
 @dataclass(frozen=True, slots=True)
 class AccountLine:
     """The account of one job, array, user, day or policy. `failures`: ends that were none of done, suspended
-    (also before there was anything to save) and cancelled.
+    (also before there was anything to save), cancelled and at the job's own time limit.
     """
 
     key: str
@@ -183,7 +183,7 @@ def account(
 
 
 def _failed(ended: ev.IncarnationEnded) -> bool:
-    return ended.cause in FAILURES or is_interruption(ended)
+    return ended.cause in FAILURES or (is_interruption(ended) and ended.cause is not Cause.WALLTIME)
 
 
 # --- the pieces -----------------------------------------------------------------------------------------------------

@@ -144,6 +144,10 @@ def test_work_after_the_last_checkpoint_is_lost() -> None:
     assert found.lines[0].failures == 1
 
 
+def test_an_end_at_its_time_limit_is_no_failure() -> None:
+    assert told(crash(cause=Cause.WALLTIME)).lines[0].failures == 0
+
+
 @pytest.mark.parametrize(("detail", "failures"), [(UNTRAINED, 0), ("no checkpoint within the grace period", 1)])
 def test_a_suspend_during_the_start_is_no_failure(detail: str, failures: int) -> None:
     stamped = crash(cause=Cause.PREEMPTED)
