@@ -200,7 +200,8 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, datetime):
         return value.astimezone().replace(tzinfo=None).isoformat(timespec="seconds")
     if isinstance(value, timedelta):
-        return f"{'+' if name == 'deadline' else ''}{value.total_seconds():.15g}"
+        ahead = name == "deadline" and value >= timedelta(0)
+        return f"{'+' if ahead else ''}{value.total_seconds():.15g}"
     if isinstance(number := getattr(value, "id", None), int):  # a Job
         return str(number)
     if isinstance(value, bool) or not isinstance(value, str | int | float | os.PathLike):

@@ -6,6 +6,7 @@ function. A name that is both is refused: `args=` and `options=` say which.
 
 import contextlib
 import inspect
+import operator
 import os
 import shutil
 import sys
@@ -164,8 +165,11 @@ def call_now(
 
 
 def job(number: int) -> Job[Any]:
-    """The job of that id. Raises ApiError where there is none."""
-    found: Job[Any] = Job(number, job_options.home())
+    """The job of that id. Raises ApiError where there is none, TypeError for what is no id."""
+    try:
+        found: Job[Any] = Job(operator.index(number), job_options.home())
+    except TypeError:
+        raise TypeError(f"a job's id is a number, not {number!r:.100}: hpcdl.jobs(name=…) finds jobs by name") from None
     _ = found.info
     return found
 

@@ -291,6 +291,9 @@ def test_jobs_that_there_are(fake: FakeDaemon) -> None:
     assert hpcdl.job(2).state == "QUEUED"
     with pytest.raises(hpcdl.ApiError, match="there is no job 9"):
         _ = hpcdl.job(9)
+    for none in ("train", None, 1.0):
+        with pytest.raises(TypeError, match=f"a job's id is a number, not {none!r}: hpcdl.jobs"):
+            _ = hpcdl.job(none)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +305,7 @@ def test_jobs_that_there_are(fake: FakeDaemon) -> None:
         ({"signal": "sigterm"}, "signal: 'sigterm': did you mean SIGTERM\\?"),
         ({"hold": "yes"}, "hold must be True or False, got 'yes'"),
         ({"after": 1, "nodes": 0}, "nodes: "),
+        ({"deadline": timedelta(hours=-2)}, "deadline: '-7200' is no deadline: give \\+2h"),
     ],
 )
 def test_an_executor_says_at_once_what_is_no_option(given: Any, why: str) -> None:
