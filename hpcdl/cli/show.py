@@ -38,6 +38,7 @@ from hpcdl.cli.sparkline import WIDTH, curve_line, numbers_text
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.client import Answer, ApiError, Client
 from hpcdl.core.model.dependency import Condition
+from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.units import count, fold_nodes, memory_text
 
 
@@ -93,6 +94,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
     spec: Row = row.get("spec") or {}
     ending = ", ".join(str(row[key]) for key in ("cause", "detail") if row.get(key))
     finished = row.get("finished_at") is not None
+    role = "" if row.get("role") in (None, Role.PRIMARY) else f" as {row['role']}"
     gpus = asked_text(row)
     asked = (
         f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}"
@@ -125,7 +127,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("deadline", deadline_text(row)),
             ("profile", str(row.get("profile") or "")),
             ("burst plans", _burst(spec.get("burst") or ())),
-            ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
+            ("placement", placement_text(row.get("placement")) + role),
             ("step", step_text(row)),
             ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
             ("resumed", setback_text(row)),
@@ -136,7 +138,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("started", moment_text(row.get("started_at"))),
             ("finished", moment_text(row.get("finished_at"))),
             ("waited", "" if row.get("wait_s") is None else duration_text(row["wait_s"])),
-            ("JCT", "" if row.get("jct_s") is None else duration_text(row["jct_s"])),
+            ("submit to end", "" if row.get("jct_s") is None else duration_text(row["jct_s"])),
             ("suspends", str(row.get("suspends") or "")),
             ("preemption test", _drill(row.get("drill"))),
             ("notifications fail", "; ".join(map(str, row.get("notify_failing") or ()))),

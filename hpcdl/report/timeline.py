@@ -240,7 +240,7 @@ def _tooltip(span: Span, scale: Scale) -> str:
     for piece in span.pieces:
         lasted = (piece.end - piece.begin) * scale.factor
         sized = f" on {count(piece.gpus, 'GPU')}" if len({each.gpus for each in span.pieces}) > 1 else ""
-        lines.append(f"{piece.phase.value} as {piece.role.value}{sized}: {seconds_text(lasted)}")
+        lines.append(f"{piece.phase.value}{piece.role.told}{sized}: {seconds_text(lasted)}")
     if span.cause is not None:
         lines.append(f"ended: {span.cause.value}")
     return "\n".join(lines)

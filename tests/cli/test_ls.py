@@ -89,6 +89,11 @@ def test_show(jobs: FakeDaemon, hpcdl: Run) -> None:
     shown = hpcdl("show", 1).out
     for text in ("resnet", "RUNNING", "n1:0,1 n2:0,1", "120/900", "3 min 20 s", "ATTEMPT", str(logs / "1.n1.log")):
         assert text in shown
+    jobs.world.jobs[1]["role"] = "primary"
+    (placement,) = [line for line in hpcdl("show", 1).out.splitlines() if line.startswith("placement ")]
+    assert placement.endswith("n1:0,1 n2:0,1")
+    jobs.world.jobs[1]["role"] = "secondary"
+    assert "n1:0,1 n2:0,1 as secondary" in hpcdl("show", 1).out
     assert hpcdl("show", 1, "--json").value["job"]["id"] == 1
     assert hpcdl("show", 1, "--quiet").out == "1\n"
     done = hpcdl("show", 9)

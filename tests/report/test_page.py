@@ -155,6 +155,6 @@ def test_a_rescale_in_place_is_drawn_and_told() -> None:
     Checker(page)
     assert page.count('fill="url(#rescaling)"') >= 4  # three bars, and the legend
     assert "rescaling in place" in page
-    assert "rescaling as primary on 2 GPUs: 1" in page
+    assert "rescaling on 2 GPUs: 1" in page
     assert len(re.findall(r'class="bar c\d" data-job="\d+"><title>', page)) == 3  # n1 comes twice
     assert "rescaling in place" not in timeline_page(rows(set_three()), "x")

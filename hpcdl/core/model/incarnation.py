@@ -65,6 +65,11 @@ class Role(StrEnum):
     SECONDARY = "secondary"
     BACKGROUND = "background"
 
+    @property
+    def told(self) -> str:
+        """Behind what holds GPUs: ` as secondary`; "" of the usual role."""
+        return "" if self is Role.PRIMARY else f" as {self}"
+
 
 @dataclass(frozen=True, slots=True)
 class Share:

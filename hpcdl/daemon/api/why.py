@@ -268,8 +268,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
             f"{share.node}: {'GPU' if len(share.gpus) == 1 else 'GPUs'} {','.join(map(str, share.gpus))}"
             for share in shares
         )
-        role = running.placement.role
-        lines.append(f"attempt {running.number} holds {where}{'' if role is Role.PRIMARY else f' as {role}'}")
+        lines.append(f"attempt {running.number} holds {where}{running.placement.role.told}")
         lines += [_shared_with(job, other) for other in partners_of(world, job)]
         lines += _that_go(world, running.placement, now)
         lines += _shares(world, job, running)
