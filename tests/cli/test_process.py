@@ -169,6 +169,7 @@ def test_events_are_followed_over_a_restart(fake: FakeDaemon) -> None:
         event = {"seq": number, "at": 1.0, "stream": f"job/{job}", "version": 1, "kind": "Ticked", "body": {"job": job}}
         fake.world.events.append(event)
 
+    fake.world.jobs[1] = row(1)
     happen(1)
     with running(fake.home, "events", "--follow", "--quiet", "--job", 1, "--limit", 3) as process:
         assert process.stdout is not None
