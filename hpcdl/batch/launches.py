@@ -13,7 +13,7 @@ from hpcdl.batch.options import IgnoredOption
 from hpcdl.core.rules.launchers import ACROSS
 
 _BEFORE = r"^|[;&|(`{{]|\$\(|\b(?:do|then|else|exec|time|if|!)\s|\b(?:timeout|nohup|numactl)\s[^;&|\n]*?\s"
-_COMMAND = rf"(?:{_BEFORE})\s*(?:\w+=\S*\s+)*(?:[\w./$-]*/)?({{}})(?![\w-])"
+_COMMAND = rf"(?:{_BEFORE})[^\S\n]*(?:\w+=\S*[^\S\n]+)*(?:[\w./$-]*/)?({{}})(?![\w-])"
 TASKS = re.compile(r"(?<![\w./-])(srun|jsrun)(?![\w.-])")
 _OTHERS = re.compile(
     _COMMAND.format("blaunch|lsrun|lsgrun|aprun|ibrun|lrun|salloc|flux|prun|ccc_mprun|mpprun"), re.MULTILINE
@@ -22,8 +22,8 @@ _BY_PATH = re.compile(r"(?<![\w./-])((?:\$\{?\w+\}?)?(?:/[\w.-]+)*/(?:srun|jsrun
 """Those of the batch system: in a job hpcdl's own are found by their names."""
 _COPIES = re.compile(_COMMAND.format("sbcast"), re.MULTILINE)
 _ASKS_OF_ITSELF = re.compile(
-    r"(?:\$\(|`)[^`)\n]*?\b((?:scontrol(?:\s+-\S+)*\s+show\s+job|squeue|sacct|bjobs|bhist)\b)"
-    r"[^`)\n]*?\$\{?(?:SLURM_(?:ARRAY_)?JOB_?ID|LSB_JOBID)\b"
+    r"(?:\$\(|`)[^`)\n]{0,200}?\b((?:scontrol(?:\s+-\S+)*\s+show\s+job|squeue|sacct|bjobs|bhist)\b)"
+    r"[^`)\n]{0,200}?\$\{?(?:SLURM_(?:ARRAY_)?JOB_?ID|LSB_JOBID)\b"
 )
 """Where the script uses the answer."""
 _FIXED_RANK = re.compile(r"--(?:machine|node)[-_]rank[= ][\"']?\d+\b")
@@ -50,11 +50,11 @@ _NUMBER = r"[= ]\s*(?:gpu:)?(?:[A-Za-z][\w-]*:)?(\d{1,9})\b"
 
 
 _ASSIGNED = re.compile(
-    r"""^\s*(?:(?:export|local|readonly|declare|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)="""
+    r"""^[ \t]*(?:(?:export|local|readonly|declare|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)="""
     r"""("[^"\n]*"|'[^'\n]*'|\([^()]*\)|[^\s;&|]*)""",
     re.MULTILINE,
 )
-_OF_CSH = re.compile(r"^(\s*)(?:setenv\s+(\w+)\s+|set\s+(\w+)\s*=\s*)", re.MULTILINE)
+_OF_CSH = re.compile(r"^([ \t]*)(?:setenv\s+(\w+)\s+|set\s+(\w+)\s*=\s*)", re.MULTILINE)
 _VARIABLE = re.compile(r"\"\$\{(\w+)\[@\]\}\"|\$(?:\{(\w+)(?:\[[@*]\]|:?[-=]([^{}\n]*))?\}|(\w+))")
 _VALUE, _FILLED = 4096, 1 << 20
 """Characters of a variable's value, and of a script with values in it."""

@@ -38,7 +38,7 @@ _LIBRARY = re.compile(rb"\blibmpi\w*\.so")
 _SAID = re.compile(r"\s*(?:echo|printf)\b")
 _ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*])")
 """All that a function or a script was given."""
-_CD = re.compile(r"(?:^|[;&|({]|\b(?:then|do)\s)\s*(?:cd|pushd)\s+[\"']?([^\s;&|\"')}]+)", re.MULTILINE)
+_CD = re.compile(r"(?:^|[;&|({]|\b(?:then|do)\s)[^\S\n]*(?:cd|pushd)\s+[\"']?([^\s;&|\"')}]+)", re.MULTILINE)
 _BREAKS = re.compile(r"[;&|\n(){}`]|\$\(")
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 _CODE = re.compile("-[a-zA-Z]*c")
@@ -80,7 +80,7 @@ def _found(code: str, folder: str, one_task: bool) -> Iterator[tuple[int, str, s
     """Of each such step where it is, what it says, why that is in doubt, and what it needs."""
     if (match := re.search(r"(?<!\w)SLURM_MPI_TYPE=[\"']?(\w+)", code)) and match[1] not in OFF:
         yield match.start(), match[0], _WHY, ""
-    own = _IMPORTS.search(code)
+    own, moves = _IMPORTS.search(code), _moves(code, folder)
     for step in TASKS.finditer(code):
         before = code[code.rfind("\n", 0, step.start()) + 1 : step.start()]
         if _SAID.match(re.split("[;&|]", before)[-1]):
@@ -95,7 +95,7 @@ def _found(code: str, folder: str, one_task: bool) -> Iterator[tuple[int, str, s
             yield step.start(), f"{asked[1]}={asked[2]}", _WHY, ""
             continue
         moved = re.search(r"(?<!\S)(?:-D\s*|--chdir[= ])(\S+)", options) if step[1] == "srun" else None
-        there = os.path.join(_folder_at(code[: step.start()], folder), moved[1] if moved else "")
+        there = os.path.join(_folder_at(moves, step.start()), moved[1] if moved else "")
         shown = evidence(words, there)
         if any(_ARGUMENTS.match(word) for word in words) and not shown.mpi:
             shown = _of_shell(code, there, 0)
@@ -153,10 +153,10 @@ def _of_shell(text: str, folder: str, depth: int) -> Evidence:
     if own := _IMPORTS.search(code):
         return Evidence(f"it has {own[0].strip()}")
     seen = False
-    place = 0
+    place, moves = 0, _moves(code, folder)
     for piece in _BREAKS.split(code):
         place = code.index(piece, place) + len(piece)
-        shown = evidence(_split(piece), _folder_at(code[:place], folder), depth + 1)
+        shown = evidence(_split(piece), _folder_at(moves, place), depth + 1)
         if shown.mpi:
             return shown
         seen = seen or shown.seen
@@ -242,12 +242,18 @@ def _head(path: str) -> bytes:
         return b""
 
 
-def _folder_at(code: str, folder: str) -> str:
-    """Where the code is at its end, which begins in `folder`, as far as its cd commands are plain text."""
+def _moves(code: str, folder: str) -> list[tuple[int, str]]:
+    """Where the code goes on in which folder, the last first, as far as its cd commands are plain text."""
+    found = [(0, folder)]
     for match in _CD.finditer(code):
-        path = os.path.normpath(os.path.join(folder, os.path.expanduser(match[1])))
-        folder = path if os.path.isdir(path) else folder
-    return folder
+        path = os.path.normpath(os.path.join(found[-1][1], os.path.expanduser(match[1])))
+        if os.path.isdir(path):
+            found.append((match.end(), path))
+    return found[::-1]
+
+
+def _folder_at(moves: list[tuple[int, str]], place: int) -> str:
+    return next(path for begin, path in moves if begin <= place)
 
 
 def _line_at(code: str, place: int) -> tuple[str, bool]:
