@@ -88,8 +88,10 @@ def spare(view: View, found: OptionMenu, choice: Choice) -> Choice:
         options[each.job.id] = best
         less = wanted.units - best.units
         free += less
-        ago = seconds_text(view.now - expected.since)
-        why[each.job.id] = f"leaves {count(less, 'GPU')} for jobs that may come, as they did in the last {ago}"
+        how_often = f"as they did in the last {seconds_text(view.now - expected.since)}"
+        if expected.since == each.job.submitted_at:
+            how_often = "how often is not known yet"
+        why[each.job.id] = f"leaves {count(less, 'GPU')} for jobs that may come, {how_often}"
         wakes.append(expected.since + (MEMORY + 1.0) * expected.seconds)
     if options == choice.options:
         return choice

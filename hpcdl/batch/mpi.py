@@ -73,7 +73,7 @@ def doubts(text: str, file: str, folder: str, one_task: bool) -> Iterator[Ignore
         if (what, why) not in known:
             known.add((what, why))
             where = f"{file}:{code.count(chr(10), 0, place) + 1}"
-            yield IgnoredOption(where, what, why, doubt=True, how="starts no ranks of MPI inside a job", needs=needs)
+            yield IgnoredOption(where, what, why, doubt=True, how=_HOW, needs=needs)
 
 
 def _found(code: str, folder: str, one_task: bool) -> Iterator[tuple[int, str, str, str]]:

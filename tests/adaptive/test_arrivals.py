@@ -57,6 +57,8 @@ def test_where_nobody_comes_all_gpus_are_used_in_the_end() -> None:
     sizes = [len(attempt.placement.gpus) for attempt in ran.history.jobs[0].attempts]
     assert sizes[-1] == 4
     assert moves(ran) <= 1
+    adopted = [each.event for each in ran.records if isinstance(each.event, ev.PlanAdopted)]
+    assert adopted[0].targets[0].reason.endswith("leaves 1 GPU for jobs that may come, how often is not known yet")
 
 
 def test_a_script_of_one_process_is_not_moved_for_an_assumed_speed_up() -> None:

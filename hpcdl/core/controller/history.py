@@ -117,8 +117,9 @@ class Learnt:
     def text(self, of: str) -> str:
         """`about 24 s (18 s to 41 s, 5 starts of train.py)`; `of`: what was counted, in the singular."""
         about = "about " if self.mean >= SHORTEST_S else ""
-        low = f"{seconds_text(self.low)} to" if self.low >= SHORTEST_S else "up to"
-        band = f"{low} {seconds_text(self.high)}, " if self.times > 1 and self.high >= SHORTEST_S else ""
+        low, high = seconds_text(self.low), seconds_text(self.high)
+        span = f"{low} to {high}" if self.low >= SHORTEST_S else f"up to {high}"
+        band = f"{span}, " if self.times > 1 and self.high >= SHORTEST_S and low != high else ""
         return f"{about}{took_text(self.mean)} ({band}{count(self.times, of)} of {self.whose})"
 
     @property

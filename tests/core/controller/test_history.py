@@ -87,6 +87,9 @@ def test_the_spread_is_what_was_seen_and_of_one_job_the_doubt_of_its_group() -> 
     assert user is not None
     assert same.spread < user.spread
     assert "(1 start of" in same.text("start")
+    equal = learnt(world_of(done(1, spec(), 24.0), done(2, spec(), 24.01))).learnt(groups_of(spec()), "start")
+    assert equal is not None
+    assert "(2 starts of" in equal.text("start")
 
 
 @pytest.mark.parametrize(
