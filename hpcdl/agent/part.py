@@ -8,6 +8,7 @@ the connection in supervisor_link.py.
 
 import asyncio
 import logging
+import math
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -50,6 +51,9 @@ UNOPENED_GRACE_S = 5.0
 
 STALE_GRACE_S = 10.0
 """For a trainer that the daemon does not expect."""
+
+FIRST_REPORTS_S = 0.5
+"""Between the first reports of progress; later half of the time since the first one, up to the agent's interval."""
 
 _GOES = {"suspend": "is being suspended", "leave": "leaves this node", "end": "is being ended"}
 
@@ -222,7 +226,7 @@ class AgentPart:
         self._reported_membership = membership
         self.stale = False
         self._progress = LatestProgress()
-        self._progress_at = -1e9
+        self._progress_at, self._progress_from = -math.inf, math.inf
         self._activity = TrainerActivity(_log_of(order, found))
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
@@ -449,13 +453,16 @@ class AgentPart:
             self._site.reports.report(event)
 
     def report_progress(self) -> None:
-        """Reports new progress if a daemon is there and the last report is an interval ago."""
+        """Reports new progress if a daemon is there and the last report is an interval ago; at first more often, for a
+        trainer that warms up gets faster then."""
         now = boottime()
-        if not self._site.connected or self.stale or not self._leads or now - self._progress_at < self._site.interval_s:
+        pause_s = min(self._site.interval_s, max(FIRST_REPORTS_S, (self._progress_at - self._progress_from) / 2))
+        if not self._site.connected or self.stale or not self._leads or now - self._progress_at < pause_s:
             return
         event = self._progress.report(self.names)
         if event is not None:
             self._progress_at = now
+            self._progress_from = min(self._progress_from, now)
             self._site.reports.report(event)
 
     # --- its life --------------------------------------------------------------------------------------------------

@@ -259,3 +259,13 @@ def test_an_idle_agent_uses_next_to_no_cpu(daemon: Daemon, agents: Agents) -> No
 
     # On a slow machine it still starts.
     assert any(used() <= 15 for _ in range(20)), "three seconds with less than 15 hundredths of a second"
+
+
+def test_progress_is_reported_more_often_at_first(daemon: Daemon, agents: Agents) -> None:
+    """What was found: of a trial of some seconds there was one report, so nobody could say when its warm-up ended."""
+    daemon.interval_s = 600.0
+    agents.start()
+    begin(daemon, steps=100_000)
+    until(lambda: len(daemon.of("Progressed", 1)) >= 5, "five reports within an interval")
+    daemon.ask("suspend", 1, grace_s=30.0)
+    daemon.wait("GpusFreed", 1)
