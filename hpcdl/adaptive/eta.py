@@ -273,8 +273,9 @@ def grounds_of(
     if me is None or not me.options or (doubt(job) >= UNKNOWN and not holds):
         return None if shown_s is None or not holds else EtaBasis(BandBasis(shown_s, NONE), ours=ours)
     usual_s = _usual_s(found)
-    option = me.kept or me.options[0]
-    sure = certainty_of(job, option.kind, option.nodes, option.gpus)
+    on_each = None if me.left_s is None else me.menu.stall_s + me.left_s / me.menu.speed
+    place = max(0, me.place)
+    sure = certainty_of(job, me.options[place], 0.0 if on_each is None else float(on_each[place]))
     coming = ArrivalModel(view.now, found)
     whole, left = whole_of(me), me.remaining
     best_s = math.inf if whole is None or not job.total or left is None else whole[1] * left / job.total
@@ -285,7 +286,6 @@ def grounds_of(
         later, sooner = max(0.0, log_ratio(later_s, base_s)), max(0.0, -log_ratio(sooner_s, base_s))
         return later, sooner, stretched, come / (1.0 + come)
 
-    on_each = None if me.left_s is None else me.menu.stall_s + me.left_s / me.menu.speed
     if holds:
         stays = stays_s(me, view.now, usual_s) if me.kept is not None and on_each is not None else None
         base_s = stays if shown_s is None and job.profile is not None else shown_s
@@ -311,7 +311,7 @@ def grounds_of(
     if base is None or other is None:
         return None
     fastest_s = float(on_each.min())
-    trains = 1 - (base.waits_s + GRAIN_S) / (base.ends_s + GRAIN_S)
+    trains = 1 - base.waits_s / base.ends_s if base.ends_s > 0.0 else 0.0
     return EtaBasis(
         BandBasis(
             base.ends_s,

@@ -247,8 +247,10 @@ def roll(view: View, job: JobView, *, measured: float | None = None) -> Rollout 
 def _sureness(candidate: Candidate, shown: bool) -> Certainty:
     """How sure its time on its fastest option is; `shown`: it shows its rate on what it has."""
     left_s, menu = candidate.left_s or 0.0, candidate.menu
-    option = menu.options[int((menu.stall_s + left_s / menu.speed).argmin())]
-    return certainty_of(candidate.job, option.kind, option.nodes, option.gpus, shown)
+    each_s = menu.stall_s + left_s / menu.speed
+    place = int(each_s.argmin())
+    option = menu.options[place]
+    return certainty_of(candidate.job, option, float(each_s[place]), shown and place == candidate.place)
 
 
 def _as_measured(found: OptionMenu, measured: Mapping[int, float]) -> OptionMenu:

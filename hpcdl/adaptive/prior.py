@@ -10,20 +10,27 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdl.core.fold.trials import FEW
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.profile import MAX_GPUS, Profile, UsualJob
-from hpcdl.estimators.certainty import Certainty, certainty
+from hpcdl.estimators.certainty import STARTS_DIFFER, Certainty, WholeTime, certainty
 from hpcdl.estimators.scaling import assumed_profile
+
+if TYPE_CHECKING:
+    from hpcdl.adaptive.options import Option
 
 LENGTH_S = 600.0
 """How long a job is taken to be on one GPU where none is known that would show it."""
 
 UNKNOWN = 1.3
 """Sigma of the logarithm of such a length."""
+
+SAME_STEPS = 0.5
+"""The same, at most, where as many steps of its script took so long."""
 
 COST_S = 30.0
 """And what starting it takes, and suspending it and starting it again."""
@@ -96,13 +103,14 @@ def remaining(job: JobView, now: float, kind: str = "") -> float | None:
     if left is not None or like is None:
         return left
     if job.profile is None:
-        length_s = _length_s(job)
-        return None if length_s is None else max(length_s / 4, length_s - job.attained_gpu_s(now))
-    return None if like.steps is None else max(like.steps / 4, like.steps - job.steps(now, kind))
+        whole, done = _length_s(job), job.attained_gpu_s(now)
+    else:
+        whole, done = like.steps, job.steps(now, kind)
+    return None if whole is None else max(whole / 4, whole - done)
 
 
 def _length_s(job: JobView) -> float | None:
-    """Seconds on one GPU of a whole job, as jobs like it had; by their steps where it is of their model and script."""
+    """Seconds on one GPU of a whole job, as jobs like it had; by their steps where it is of their script."""
     like = job.usual
     if like is None or like.length_s is None:
         return None
@@ -118,23 +126,42 @@ def doubt(job: JobView) -> float:
     """Sigma of a lognormal factor on what the job has left: 0 where its steps and its speed are known, UNKNOWN where
     nothing is.
 
-    Of the length of jobs with other steps some does not grow with these; and of jobs that are less alike, all may or
-    none.
+    Of the length of jobs with other steps some does not grow with these.
     """
     if job.profile is None:
         like = job.usual
         if like is None or like.length_s is None:
             return UNKNOWN
-        return min(UNKNOWN, math.hypot(like.length_spread, math.log(_times_steps(job, like)) / 2))
+        if not (job.total and like.steps and like.same):
+            return min(UNKNOWN, like.length_spread)
+        return min(UNKNOWN, math.hypot(min(SAME_STEPS, like.length_spread), math.log(_times_steps(job, like)) / 2))
     if job.total is not None:
         return 0.0
     return job.usual.steps_spread if job.usual is not None and job.usual.steps is not None else UNKNOWN
 
 
-def certainty_of(job: JobView, kind: str, nodes: int, gpus: int, shown: bool = False) -> Certainty:
-    """How sure its time on those GPUs is; `shown`: it shows its rate there itself."""
-    whose = "" if job.usual is None else job.usual.of
-    return certainty(job.profile, kind, nodes, gpus, length=doubt(job), whose=whose, shown=shown)
+def certainty_of(job: JobView, option: "Option", needs_s: float, shown: bool = False) -> Certainty:
+    """How sure it is that the job needs `needs_s` seconds on that option; `shown`: it shows its rate there itself."""
+    like, start = job.usual, STARTS_DIFFER
+    if job.profile is not None and not job.profile.trials:
+        start = job.profile.times_spread
+    elif like is not None and like.start_s is not None:
+        start = like.start_spread
+    return certainty(
+        job.profile,
+        option.kind,
+        option.nodes,
+        option.gpus,
+        WholeTime(
+            length=doubt(job),
+            whose="" if like is None else like.of,
+            steps=math.inf if job.total is None else float(f"{max(0, job.total - job.step):.1g}"),
+            shown=shown,
+            seconds=needs_s,
+            rest_s=option.stall_s + job.end_s,
+            start=start,
+        ),
+    )
 
 
 def look_again_at(view: View) -> float | None:

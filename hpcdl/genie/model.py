@@ -11,7 +11,7 @@ from functools import lru_cache
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
-from hpcdl.estimators.certainty import certainty
+from hpcdl.estimators.certainty import WholeTime, certainty
 
 THETA = 0.4
 """Weight of the nodes in the cost (figure 10)."""
@@ -102,7 +102,7 @@ def hopeful_latency(job: JobView, option: PlacementOption, now: float) -> float 
     seconds = latency(job, option, now)
     if seconds is None:
         return None
-    return seconds * math.exp(certainty(job.profile, option.kind, option.nodes, option.gpus).low)
+    return seconds * math.exp(certainty(job.profile, option.kind, option.nodes, option.gpus, WholeTime()).low)
 
 
 def single_latency(job: JobView) -> float | None:

@@ -56,7 +56,7 @@ def test_it_is_tried_on_a_job_that_has_trained_for_long_or_whose_like_did() -> N
 
 
 def test_a_short_job_stays_on_its_gpu_when_another_is_free() -> None:
-    assert widths(FLAT, 40, beside=8) == [1]
+    assert widths(FLAT, 16, beside=8) == [1]
 
 
 def test_a_speedup_that_is_wrong_is_taken_back_and_not_tried_again() -> None:

@@ -34,6 +34,9 @@ DOUBT = {"job": 0.25, "model": 0.6, "script": 0.6, "framework": 0.9, "user": 1.0
 """Sigma of the logarithm within a group of which one job is known; it counts for DOUBT_COUNTS jobs, so that what was
 seen replaces it."""
 
+LENGTH_DOUBT = 1.0
+"""The same, at least, of lengths and steps: most scripts are tried with few steps before they are run."""
+
 DOUBT_COUNTS = 2.0
 
 LAUNCHERS = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}
@@ -128,10 +131,11 @@ class Learnt:
         return _words(self.group)
 
 
-def _learnt(group: Group, values: Sequence[float]) -> Learnt:
+def _learnt(group: Group, what: str, values: Sequence[float]) -> Learnt:
+    doubt = max(DOUBT[group[0]], LENGTH_DOUBT) if what in ("length", "steps") else DOUBT[group[0]]
     logs = [math.log(max(each, 1e-3)) for each in values]
     middle = fmean(logs)
-    squares = DOUBT_COUNTS * DOUBT[group[0]] ** 2 + sum((each - middle) ** 2 for each in logs)
+    squares = DOUBT_COUNTS * doubt**2 + sum((each - middle) ** 2 for each in logs)
     spread = math.sqrt(squares / (DOUBT_COUNTS + len(logs) - 1))
     return Learnt(group, fmean(values), min(values), max(values), len(values), spread)
 
@@ -206,7 +210,7 @@ class Histories:
             for what in FIELDS:
                 found = (value for sample in newest if (value := getattr(sample, what)) is not None)
                 if values := list(islice(found, RECENT)):
-                    known[what] = _learnt(group, values)
+                    known[what] = _learnt(group, what, values)
         return known
 
     def usual(self, groups: tuple[Group, ...]) -> UsualJob | None:
@@ -227,7 +231,8 @@ class Histories:
             None if steps is None else float(f"{steps.mean:.2g}"),
             0.0 if steps is None else _rounded(steps.spread),
             "" if length is None else f"{count(length.times, 'job')} of {length.whose}",
-            length is not None and length.group[0] == "job",
+            0.0 if start is None else _rounded(start.spread),
+            length is not None and length.group[0] in ("job", "script"),
         )
 
 

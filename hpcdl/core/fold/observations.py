@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from hpcdl.core.fold.trials import KEPT_RUNS, shows_rate, trial_of, warm_up, with_report
+from hpcdl.core.fold.trials import KEPT_RUNS, LIKE, differences, shows_rate, trial_of, warm_up, with_report
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
@@ -68,11 +68,11 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
     """Adds the steps since the last report to what is known of jobs like this one; what the attempt then showed."""
     progress, placement = incarnation.progress, incarnation.placement
     shown = None if progress is None else progress.rate
-    if progress is None or placement is None or at <= progress.at or step <= progress.step:
+    if progress is None or placement is None or step <= progress.step:
         return shown
     if incarnation.is_background or (world.backgrounds and not world.backgrounds.keys().isdisjoint(placement.gpus)):
         return shown  # the other on its GPUs slows it down
-    since = progress.at
+    since, at = progress.at, max(progress.at, at)  # a step that was done before the last report, which did not say so
     if incarnation.stop is not None:
         at = incarnation.stop.at  # from then on it finishes a step, and saves
         if at - since < LEAST_S:
@@ -88,14 +88,16 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
     if shown is None or _spot(shown) != spot:
         shown = AttemptRate(job.id, incarnation.number, *spot)
     run = with_report(shown, steps, seconds)
-    _learn_rate(world, job, run, steps, seconds, shown.early if run.warm != shown.warm else StepSums())
+    if run is not shown:
+        _learn_rate(world, job, run, shown.counted)
     return run
 
 
-def _learn_rate(world: World, job: Job, run: AttemptRate, steps: float, seconds: float, warm_up: StepSums) -> None:
-    """Adds steps of an attempt to those on its number of GPUs. `warm_up`: what of the steps before was one, as shows
-    now; they are taken out again."""
-    spot = _spot(run)
+def _learn_rate(world: World, job: Job, run: AttemptRate, counted_before: StepSums) -> None:
+    """Adds what counts of an attempt to what is known on its number of GPUs. `counted_before`: what of it did so far;
+    some of that may be its warm-up, as shows now."""
+    spot, counted = _spot(run), run.counted
+    steps, seconds = counted.steps - counted_before.steps, counted.seconds - counted_before.seconds
     before = world.observed.get(job.spec.learns_as, Observations())
     others = []
     for known in before.rates:
@@ -104,12 +106,11 @@ def _learn_rate(world: World, job: Job, run: AttemptRate, steps: float, seconds:
             steps, seconds = steps + weight * known.steps, seconds + weight * known.seconds
         else:
             others.append(known)
-    if warm_up.reports:
-        steps = max(run.counted.steps, steps - warm_up.steps)
-        seconds = max(run.counted.seconds, seconds - warm_up.seconds)
+    steps, seconds = max(counted.steps, steps), max(counted.seconds, seconds)
     rates = (*others[-KEPT_RATES + 1 :], Observation(*spot, steps, seconds))
     runs = [each for each in before.runs if (each.job, each.attempt) != (run.job, run.attempt) or _spot(each) != spot]
-    _keep(world, job, Observations(rates, before.times, (*runs[-KEPT_RUNS + 1 :], run)))
+    runs = [*runs[-KEPT_RUNS + 1 :], run]
+    _keep(world, job, Observations(rates, before.times, tuple(runs), differ=differences(runs)))
 
 
 def _spot(seen: Observation | AttemptRate) -> tuple[str, int, int]:
@@ -210,10 +211,17 @@ def observations_of(
         usual.setdefault("save_s", Timing("save_s", 1.0, group.save_s))
     others = (timing for what, timing in usual.items() if what not in own)
     times = list(map(_mean, (*seen.times, *others)))
-    if (warms_up := warm_up(seen.runs)) is not None:
+    warms_up = warm_up(seen.runs)
+    if warms_up is not None:
         times.append(warms_up)
+    warm_s = 0.0 if warms_up is None else warms_up.seconds
     rounded = tuple(map(_rounded, rates))
-    trials = [trial_of(runs[_spot(each)], each.steps / each.seconds) for each in rounded if runs[_spot(each)]]
+    differ = [each.differ for name, each in islice(reversed(world.observed.items()), LIKE) if name != key]
+    trials = [
+        trial_of(shown, each.steps / each.seconds, warm_s, seen.differ, differ)
+        for each in rounded
+        if (shown := [run for run in runs[_spot(each)] if shows_rate(run)])
+    ]
     return Observations(rounded, tuple(times), trials=tuple(trials))
 
 

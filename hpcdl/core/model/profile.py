@@ -67,14 +67,23 @@ class AttemptRate:
     kind: str  # the type of GPU
     nodes: int
     gpus: int  # on each node
-    early: StepSums = StepSums()  # the first part of what counts, with as many steps as `late` or more
-    late: StepSums = StepSums()  # the rest
-    warm: StepSums = StepSums()  # the warm-up before: clearly slower steps, which do not count
+    stretches: tuple[StepSums, ...] = ()  # one after the other; the later, the longer
+    warm_stretches: int = 0  # so many of the first ones are most likely its warm-up
+    error: float = 0.0  # variance of the logarithm of the rate that the others show
+    variation: float = 0.0  # square of the coefficient of variation of the seconds of a step
+    hidden: float = 1.0  # the probability that all of it is its warm-up
+    # That the warm-up ended elsewhere: how likely, and the logarithm of how many times as fast it is then.
+    else_faster: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def warm(self) -> StepSums:
+        """Its warm-up: slower steps, which do not count."""
+        return sum(self.stretches[: self.warm_stretches], StepSums())
 
     @property
     def counted(self) -> StepSums:
         """All of it but the warm-up."""
-        return self.early + self.late
+        return sum(self.stretches[self.warm_stretches :], StepSums())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +93,13 @@ class RateTrial:
     kind: str  # the type of GPU
     nodes: int
     gpus: int  # on each node
-    scale: float  # of Student's t on the logarithm of the next job's rate, with three degrees of freedom
-    longest: float  # steps of the longest attempt, without its warm-up
-    warmed_up: bool  # whether an attempt showed where its warm-up ends
+    scale: float  # of Student's t on the logarithm of the next job's rate ...
+    freedom: int  # ... with so many degrees of freedom
+    variation: float  # square of the coefficient of variation of the seconds of a step
+    hidden: float  # the probability that all that was seen is the warm-up
+    else_faster: tuple[tuple[float, float], ...]  # as `AttemptRate` has it
+    longest: float  # steps of the longest attempt
+    warm_s: float  # of what starts take, what the warm-up takes
     of: str  # whose steps, in words: `20 steps of job 3`
 
 
@@ -110,7 +123,8 @@ class UsualJob:
     steps: float | None = None  # of a whole job; None: none ended that reported some
     steps_spread: float = 0.0  # sigma of a lognormal factor on those
     of: str = ""  # of whose jobs length and steps are, in words
-    same: bool = False  # whether these have its model and its script, so that their length goes by their steps
+    start_spread: float = 0.0  # sigma of a lognormal factor on `start_s`
+    same: bool = False  # whether these have its script, so that their length goes by their steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +136,8 @@ class Observations:
     # Of the last attempts, the newest at the end; () in what a profile is made of. Earlier snapshots lack it.
     runs: tuple[AttemptRate, ...] = field(default=(), compare=False)
     trials: tuple[RateTrial, ...] = ()  # what the rates rest on; only in what a profile is made of
+    # How much jobs differ in their rates: the sum of squares of logarithms, and for how many jobs it counts.
+    differ: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
