@@ -39,6 +39,7 @@ from hpcdl.adaptive.options import Candidate, Floats, Option, OptionMenu
 from hpcdl.adaptive.prior import certainty_of
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, seconds_text
+from hpcdl.estimators.certainty import standard_error
 
 Ints = npt.NDArray[np.int64]
 
@@ -132,36 +133,39 @@ def outlook(view: View, found: OptionMenu) -> CompletionTable:
     pools = np.fromiter(chain.from_iterable(menu.pools for menu in menus), np.int64, starts[-1])
     if not starts[-1]:
         return CompletionTable(starts, owner, units, pools, np.zeros(0), np.zeros(0, dtype=np.bool_), ())
-    left = np.array([math.inf if (left := each.left_s) is None else left * _caution(each.job) for each in listed])
+    left = np.array([math.inf if (left := each.left_s) is None else left for each in listed])
+    cautions = {id(each.menu): _caution(each) for each in listed}  # jobs that are alike share their menus
+    caution = np.concatenate([cautions[id(menu)] for menu in menus])
     free, save_s = _freed(view, found)
     holds = np.array([each.kept is not None for each in listed])
-    seconds = np.concatenate([menu.stall_s for menu in menus]) + left[owner] / np.concatenate(
-        [menu.speed for menu in menus]
+    stall_s, speed = (
+        np.concatenate(each) for each in zip(*((menu.stall_s, menu.speed) for menu in menus), strict=True)
     )
+    seconds = stall_s + left[owner] / speed * caution
     seconds += np.where(holds[owner] | (units <= free[pools]), 0.0, save_s[pools])
     for at, each in zip(starts, listed, strict=False):
         if each.kept is not None and each.job.step_at is None:
             seconds[at + each.options.index(each.kept)] += _until_it_trains(each.job, view.now)
     dues = np.array([-math.inf if (due := each.job.deadline) is None else due for each in listed])
     on_time = view.now + seconds <= dues[owner] + TOLERANCE_S
-    _give_chances(view.now, listed, starts, seconds, on_time)
+    _give_chances(view.now, listed, starts, seconds, on_time, (caution - 1.0) / speed)
     prospects = _prospects(listed, starts, owner, seconds, np.where(on_time, units * seconds, math.inf))
     return CompletionTable(starts, owner, units, pools, seconds, on_time, prospects)
 
 
 def _give_chances(
-    now: float, listed: Sequence[Candidate], starts: Sequence[int], seconds: Floats, on_time: Mask
+    now: float, listed: Sequence[Candidate], starts: Sequence[int], seconds: Floats, on_time: Mask, spare_s: Floats
 ) -> None:
     """Of jobs that are late on every option only because little is known of their rate, the fastest option is put on
-    time, as late as their deadline allows."""
+    time, as late as their deadline allows. `spare_s`: of what is left, what of each option's seconds is caution."""
     for at, end, each in zip(starts[:-1], starts[1:], listed, strict=True):
         due = each.job.deadline
         if due is None or at == end or due <= now or each.left_s is None or on_time[at:end].any():
             continue
         place = at + int(seconds[at:end].argmin())
         option = each.options[place - at]
-        low = certainty_of(each.job, option.kind, option.nodes, option.gpus).low
-        if seconds[place] / _caution(each.job) * math.exp(low) <= due - now:
+        needs_s = float(seconds[place] - each.left_s * spare_s[place])
+        if needs_s * math.exp(certainty_of(each.job, option, needs_s).low) <= due - now:
             on_time[place], seconds[place] = True, due - now
 
 
@@ -200,8 +204,12 @@ def _freed(view: View, found: OptionMenu) -> tuple[Ints, Floats]:
     return free, save_s
 
 
-def _caution(job: JobView) -> float:
-    return 1.0 if job.profile is None else 1.0 + job.profile.spread
+def _caution(candidate: Candidate) -> Floats:
+    """By how much longer its time on each option is taken to be: by a standard error of the rate there."""
+    profile = candidate.job.profile
+    if profile is None:
+        return np.ones(len(candidate.options))
+    return np.exp([standard_error(profile, each.kind, each.nodes, each.gpus) for each in candidate.options])
 
 
 def _starts(job: JobView, now: float) -> bool:
@@ -371,7 +379,10 @@ def _why(
             )
         else:
             ends = view.now + float(seen.seconds[start + candidate.options.index(option)])
-            text = f"due at {clock.text(job.deadline)}, done by {clock.text(ends)}"
+            if ends < job.deadline:
+                text = f"due at {clock.text(job.deadline)}, expected to be done by {clock.text(ends)}"
+            else:
+                text = f"due at {clock.text(job.deadline)}, and may be done by then"
         if job.id in first:
             text += f"{'; ' if text else ''}has waited longest of those that no deadline helps: GPUs are kept for it"
         if text:
@@ -413,8 +424,11 @@ def late_words(candidate: Candidate, due: float, seconds: Floats, clock: TimeOfD
     key = (due, candidate.options[best], takes_s, clock.now + takes_s > due)
     known = candidate.job.memo.get("late")
     if known is None or known[0] != key:
-        needs = f"needs {seconds_text(takes_s)} on {count(candidate.options[best].units, 'GPU')}"
+        option = candidate.options[best]
+        needs = f"needs {seconds_text(takes_s)} on {count(option.units, 'GPU')}"
+        least_s = takes_s * math.exp(certainty_of(candidate.job, option, takes_s).least)
+        verb = "cannot" if clock.now + least_s > due or clock.now + takes_s <= due else "will hardly"
         beside = "" if clock.now + takes_s > due else " beside those that need less GPU time"
-        known = candidate.job.memo["late"] = (key, f"cannot meet its deadline at {at}{beside}: {needs}")
+        known = candidate.job.memo["late"] = (key, f"{verb} meet its deadline at {at}{beside}: {needs}")
     text: str = known[1]
     return text

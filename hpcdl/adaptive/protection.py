@@ -43,7 +43,7 @@ def with_deadlines(view: View, found: OptionMenu, choose: Callable[[View, Option
     wakes = [at for at in (choice.wake_at, min(times, default=None)) if at is not None]
     clock = TimeOfDay(view.now)
     why = {
-        number: f"due at {clock.text(each.due)}: {'kept on time' if choice.options.get(number) else 'soon late'}"
+        number: f"due at {clock.text(each.due)}, at risk: {'comes first' if choice.options.get(number) else 'waits'}"
         for number, each in first.items()
     }
     return replace(choice, why={**choice.why, **why}, wake_at=min(wakes, default=None))

@@ -32,7 +32,7 @@ def test_a_job_that_would_soon_be_late_gets_its_gpu(objective: str) -> None:
     plan = decide(Adaptive(), busy(objective, 1000.0 + 4000))
     assert counts(plan)[4] == 1
     assert sum(counts(plan)) == 4
-    assert "kept on time" in reasons(plan)[4]
+    assert "at risk: comes first" in reasons(plan)[4]
     assert counts(decide(Adaptive(), busy(objective, 1000.0 + 3000)))[4] == without, "it cannot be on time"
 
 
