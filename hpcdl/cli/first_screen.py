@@ -11,7 +11,7 @@ import click
 from hpcdl.cli.job_row import duration_text
 from hpcdl.cli.output import Row, cut, escape
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
-from hpcdl.core.model.units import count
+from hpcdl.core.model.units import count, short_band_text
 from hpcdl.wire.last_start import start_command
 
 WIDTH = 80
@@ -19,7 +19,7 @@ _ANSWER_S = 3.0
 _SHOWN = 3
 """Jobs of each kind that have a line."""
 _RUNNING, _WAITING = "STARTING,RUNNING,RESCALING,SUSPENDING", "QUEUED,SUSPENDED"
-FIELDS = "id,name,state,gpus,step,total,eta_s,reason,queue_position,held"
+FIELDS = "id,name,state,gpus,step,total,eta_s,eta_low_s,eta_high_s,reason,queue_position,held"
 
 Next = tuple[str, str]
 """A command, and what it is for."""
@@ -60,7 +60,8 @@ def _with_daemon(client: Client) -> Iterator[str]:
     running = _rows(client, _RUNNING, _SHOWN) if runs else []
     waiting = sorted(_rows(client, _WAITING, 200) if waits else [], key=lambda row: row.get("queue_position") or 1e9)
     for row in running:
-        left = f", {duration_text(row['eta_s'])} left" if row.get("eta_s") is not None else ""
+        left = f", {short_band_text(row['eta_s'], row.get('eta_low_s'), row.get('eta_high_s'))} left"
+        left = "" if row.get("eta_s") is None else left
         gpus = count(row.get("gpus") or 0, "GPU")
         yield f"  {row['id']:>5} {row['name']}: {row['state']} on {gpus}{_done(row)}{left}"
     yield from _more(runs - len(running), "running")

@@ -114,6 +114,15 @@ def end_text(row: Row) -> str:
     return f"job {row['id']} {row['state']}{shown}: {row.get('name', '')}{tail}"
 
 
+def eta_text(row: Row) -> str:
+    """What is left of a job that holds GPUs, with its band where it has one; "" where that is not known."""
+    left, low, high = (row.get(key) for key in ("eta_s", "eta_low_s", "eta_high_s"))
+    if left is None:
+        return ""
+    band = "" if low is None or high is None else f", perhaps {duration_text(low)} to {duration_text(high)}"
+    return f"{duration_text(left)}{band}"
+
+
 def forecast_lines(row: Row) -> list[str]:
     """How likely a job's deadline is met, in short lines; none where it has none."""
     found = row.get("forecast") or {}

@@ -132,8 +132,9 @@ def ls(
 
     GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
     of 2 nodes; 1:8x4, 4 on each of 1 to 8 nodes). ELAPSED counts from its first start. PROGRESS and METRIC are what was
-    reported last, so they may be a monitor interval (10 s) old. ETA is measured, so it needs half a minute of training,
-    except for jobs with a profile. NOTE says what there is to say besides: its place in the queue, who preempts it.
+    reported last, so they may be a monitor interval (10 s) old. ETA is measured; until it is, it is from the job's
+    profile, or with its band from other jobs' steps: ~3m30s (1-6m). NOTE says what there is to say besides: its place
+    in the queue, who preempts it.
     """
     unread = ctx.meta.get("hpcdl.ls.what")
     if unread is not None:

@@ -7,7 +7,7 @@ import pytest
 from hpcdl.cli.columns import JOBS, folded
 from hpcdl.cli.job_table import noted_lines, summary
 from hpcdl.cli.output import cells_of, shortened, table_lines
-from hpcdl.core.model.units import short_seconds_text
+from hpcdl.core.model.units import short_band_text, short_seconds_text
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -41,6 +41,14 @@ def test_a_note_stands_where_a_job_has_nothing_else_to_show() -> None:
         "larger",
     ], "whole, below its row"
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_an_end_that_follows_from_a_trial_has_its_band() -> None:
+    (_, line) = lines_of(row(1, state="RUNNING", gpus=1, eta_s=210.0, eta_low_s=61.0, eta_high_s=370.0))
+    assert "~3m30s (1-6m)" in line
+    assert short_band_text(50.0, 40.0, 62.0) == "~50s (40s-1m)"
+    assert short_band_text(7200.0, 7100.0, 7300.0) == "~2h00m (2h)"
+    assert short_band_text(50.0, None, None) == "50s"
 
 
 def test_many_ids_of_an_array_leave_names_their_room() -> None:

@@ -103,6 +103,8 @@ def tell(answer: Answer, output: Output, doubts: Iterable[str]) -> None:
     for group in arrays_of(rows):
         for row in group[:_EACH]:
             print(escape(f"{row['name']}: {_where(row)}{_when(row)}"))
+            for line in forecast_lines(row):
+                print(f"  {escape(line)}")
         if len(group) > _EACH:
             rest = group[_EACH:]
             begin = sum(bool(row["would_start"]) for row in rest)
@@ -121,5 +123,7 @@ def _when(row: Row) -> str:
     if not row["would_start"] and row.get("starts_at") is not None:
         told.append(f"starts in about {seconds_text(max(0.0, row['starts_at'] - now))}")
     if row.get("ends_at") is not None:
-        told.append(f"ends in about {seconds_text(max(0.0, row['ends_at'] - now))}")
-    return f" ({', '.join(told)})" if told else ""
+        low, high = (row.get(key) for key in ("ends_low_at", "ends_high_at"))
+        band = "" if low is None else f", perhaps {seconds_text(max(0.0, low - now))} to {seconds_text(high - now)}"
+        told.append(f"ends in about {seconds_text(max(0.0, row['ends_at'] - now))}{band}")
+    return f" ({'; '.join(told)})" if told else ""

@@ -226,6 +226,23 @@ def short_seconds_text(seconds: float) -> str:
     return f"{whole}s"
 
 
+def short_band_text(seconds: float, low: float | None, high: float | None) -> str:
+    """The same with its band, where it has one: `~3m30s (1-6m)`, `~50s (40s-1m)`."""
+    if low is None or high is None:
+        return short_seconds_text(seconds)
+    ends = [_coarse(each) for each in (low, high)]
+    band = f"{ends[0][:-1]}-{ends[1]}" if ends[0][-1] == ends[1][-1] else "-".join(ends)
+    return f"~{short_seconds_text(seconds)} ({ends[0] if ends[0] == ends[1] else band})"
+
+
+def _coarse(seconds: float) -> str:
+    """`40s`, `6m`, `3h`, `2d`."""
+    unit, size = next(
+        ((unit, size) for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)) if seconds >= 0.95 * size), ("s", 1)
+    )
+    return f"{round(seconds / size)}{unit}"
+
+
 def seconds_text(seconds: float) -> str:
     """A duration for people: `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
     if seconds < 10:

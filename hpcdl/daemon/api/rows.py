@@ -112,6 +112,8 @@ class RowBuilder:
             "metric": metric,
             "not_finite_since": diverged_at,
             "eta_s": None if left is None else left.seconds,
+            "eta_low_s": None if left is None else left.low,
+            "eta_high_s": None if left is None else left.high,
             "end_since": None if running is None else running.end_at,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,

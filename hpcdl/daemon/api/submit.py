@@ -7,7 +7,7 @@ core says (`core/rules/jobs`).
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.fold.fold import Draft
@@ -24,10 +24,13 @@ from hpcdl.core.rules.intake import Intake, Settings
 from hpcdl.core.rules.jobs import again_text, doubts_of
 from hpcdl.core.rules.notices import failing
 from hpcdl.daemon.api.context import ApiContext
-from hpcdl.daemon.api.estimates import forecast_json, unheeded
+from hpcdl.daemon.api.estimates import forecast, forecast_json, unheeded
 from hpcdl.daemon.api.http import ApiProblem, Encoded, encode, encoded
 from hpcdl.daemon.api.rows import Json, RowBuilder
 from hpcdl.daemon.queue import queue_of
+
+if TYPE_CHECKING:
+    from hpcdl.adaptive.eta import Eta
 
 MEMBERS = ("array_index", "array_most", "sweep")
 """Fields of a spec that only members of arrays have: nobody submits them."""
@@ -196,8 +199,9 @@ def tried(
 ) -> list[Json]:
     """What would become of a submit, without anything being recorded: a row for each job, as after the decision.
 
-    `placement`: what it would be given at once, None: it would wait, and `reason` says for what. `starts_at`,
-    `ends_at`: where they can be predicted, else None. Raises CommandRefused.
+    `placement`: what it would be given at once, None: it would wait, and `reason` says for what. `starts_at`;
+    `ends_at`, from `ends_low_at` to `ends_high_at`: where they can be predicted, else None. `forecast`: of its
+    deadline, where it has one. Raises CommandRefused.
     """
     draft = Draft(world)
     intake = Intake(draft, now, policies=policies, profiles=profiles, settings=settings, pending={}, missed={})
@@ -216,7 +220,7 @@ def tried(
         job = draft.world.jobs[number]
         target = targets.get(number)
         placement = None if target is None else target.placement
-        starts, ends = estimates.get(number, (None, None))
+        eta = estimates.get(number)
         row = _row(rows, job, warning)
         row["id"] = None  # nobody has it yet
         row["would_start"] = placement is not None
@@ -225,8 +229,13 @@ def tried(
             row["reason"], row["note"] = target.reason, None  # else its own, as `hpcdl why` would say it
         elif job.held:
             row["reason"] = row["note"] = "held by its user, until hpcdl release"  # and not of which id
-        row["starts_at"] = now if placement is not None else starts
-        row["ends_at"] = ends
+        starts, ends = (None, None) if eta is None else (eta.starts, eta.ends)
+        row["starts_at"] = now if placement is not None else None if starts is None else now + starts.expected_s
+        row["ends_at"] = None if ends is None else now + ends.expected_s
+        row["ends_low_at"] = None if ends is None else now + ends.low_s
+        row["ends_high_at"] = None if ends is None else now + ends.high_s
+        if number in ids[:ESTIMATED] and (told := forecast(draft.world, job, profiles, now)) is not None:
+            row["forecast"] = told
         found.append(row)
     return found
 
@@ -235,16 +244,12 @@ ESTIMATED = 50
 """Of so many jobs it is said when they would start and end; each is one look ahead over all jobs."""
 
 
-def _starts_and_ends(view: View, jobs: Iterable[JobView], policy: str) -> dict[int, tuple[float | None, float | None]]:
+def _starts_and_ends(view: View, jobs: Iterable[JobView], policy: str) -> dict[int, "Eta"]:
     """When jobs would first have GPUs and when they would be done, by id, if nothing else came."""
     chosen = [job for job in jobs if job.profile is not None and job.total is not None and not job.blocked][:ESTIMATED]
     if not chosen:
         return {}
     from hpcdl.adaptive.eta import grounds_of  # numpy takes its time, and few submits are tried
 
-    found: dict[int, tuple[float | None, float | None]] = {}
-    for job in chosen:
-        grounds = grounds_of(view, job, policy)
-        if grounds is not None and grounds.starts is not None:
-            found[job.id] = (view.now + grounds.starts.base_s, view.now + grounds.ends.base_s)
-    return found
+    grounds = {job.id: grounds_of(view, job, policy) for job in chosen}
+    return {number: found.eta() for number, found in grounds.items() if found is not None and found.starts is not None}
