@@ -6,7 +6,7 @@ daemon's own (`daemon/api/estimates.forecast`), from the reports of the trial; i
 Simulated cases are drawn from --seed. Real ones are processes under a daemon with emulated GPUs in a new folder of
 TMPDIR: some seconds each.
 
-python benchmarks/deadlines_after_trials.py [--simulated 200] [--real 30] [--seed 1]
+python benchmarks/deadlines_after_trials.py [--simulated 200] [--families 0] [--real 30] [--seed 1]
 
 Prints one JSON value: how many were called impossible and were met, and by what was told the share that was met.
 """
@@ -21,10 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import say, setting  # noqa: E402
+from hpcdl.agent.part import FIRST_REPORTS_S  # noqa: E402
 from hpcdl.client import Client  # noqa: E402
 from hpcdl.core.controller.view_builder import build_view  # noqa: E402
 from hpcdl.core.fold.fold import fold  # noqa: E402
@@ -44,14 +46,20 @@ from hpcdl.daemon.learner import Learner  # noqa: E402
 from hpcdl.policies import all_policies  # noqa: E402
 
 NOW = 1_000_000.0
-REPORT_S = 1.2
-"""Between two reports of an agent, about."""
+INTERVAL_S = 10.0
+"""Of an agent's reports; the first ones follow each other as `FIRST_REPORTS_S` of `agent/part.py` says."""
 LATE_S = 0.4
 """A report's step is at most so old."""
 BINS = (0.0, 0.15, 0.5, 0.85, 1.001)
-FEWEST = 10
-"""A bin with fewer answers says nothing."""
+ALLOWED = 0.15
+"""What is told may differ by so much from what comes."""
 GPUS = 4
+FAMILIES = ("usual", "long warm-up", "superlinear", "unlike", "noisy", "slow first step", "stalls", "evaluations")
+"""Of scripts. usual: several short warm-ups, some noise. long warm-up: of 100 to 2000 steps. superlinear: over GPUs.
+unlike: a script's jobs differ by 25 %. noisy: single steps do, by a factor of two to four. slow first step: one of 10 s
+to 5 min. stalls: data are late for every 20th to 200th step. evaluations: every 50 to 1000 steps one that takes as long
+as 5 to 30 % of these.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,8 @@ class Script:
     """A training script: seconds of a step on one GPU, and how its steps differ from that.
 
     `start_s`: until its loop begins. `warm`: factors of the first steps' seconds. `noise`: sigma of the logarithm of a
-    step's seconds; `jobs`: the same of a whole job's. `exponent`: n GPUs are n to this power times as fast.
+    step's seconds; `jobs`: the same of a whole job's. `exponent`: n GPUs are n to this power times as fast. One of
+    `every` steps takes `pause` steps longer (0: none), each of them if that is `regular`, else by chance.
     """
 
     step_s: float
@@ -68,17 +77,22 @@ class Script:
     noise: float
     jobs: float
     exponent: float
+    every: int = 0
+    pause: float = 0.0
+    regular: bool = False
 
     def seconds_of(self, steps: int, gpus: int, chance: random.Random) -> Iterator[float]:
         """The seconds of each step of one job."""
-        step_s = self.step_s * gpus**-self.exponent * math.exp(chance.gauss(0.0, self.jobs))
+        step_s = self.step_s * math.pow(gpus, -self.exponent) * math.exp(chance.gauss(0.0, self.jobs))
         for step in range(steps):
             factor = self.warm[step] if step < len(self.warm) else 1.0
+            if self.every and ((step + 1) % self.every == 0 if self.regular else chance.random() * self.every < 1.0):
+                factor += self.pause
             yield factor * step_s * math.exp(chance.gauss(-(self.noise**2) / 2, self.noise))
 
     def expected_s(self, steps: int, gpus: int) -> float:
         """How long a job takes in the mean."""
-        slow = sum(each - 1.0 for each in self.warm[:steps])
+        slow = sum(each - 1.0 for each in self.warm[:steps]) + (steps / self.every * self.pause if self.every else 0.0)
         return self.start_s + self.step_s * math.pow(gpus, -self.exponent) * (steps + slow)
 
 
@@ -121,10 +135,33 @@ def script_of(chance: random.Random, step_s: float, start_s: float, longest_s: f
     return Script(step_s, start_s, warm, chance.choice((0.02, 0.1, 0.3, 0.6)), chance.uniform(0.0, 0.1), exponent)
 
 
-def simulated_case(chance: random.Random) -> TrialCase:
+def of_family(script: Script, family: str, chance: random.Random) -> Script:
+    """The script as one of that family."""
+    between = chance.uniform
+    if family == "long warm-up":
+        steps = round(math.exp(between(math.log(100), math.log(2000))))
+        return replace(script, warm=(math.exp(between(math.log(1.3), math.log(5.0))),) * steps)
+    if family == "superlinear":
+        return replace(script, exponent=between(1.0, 1.3))
+    if family == "unlike":
+        return replace(script, jobs=0.25)
+    if family == "noisy":
+        return replace(script, noise=between(0.8, 1.2))
+    if family == "slow first step":
+        return replace(script, warm=(max(1.0, math.exp(between(math.log(10.0), math.log(300.0))) / script.step_s),))
+    if family == "stalls":
+        return replace(script, every=chance.randint(20, 200), pause=math.exp(between(math.log(5), math.log(100))))
+    if family == "evaluations":
+        every = round(math.exp(between(math.log(50), math.log(1000))))
+        return replace(script, every=every, pause=between(0.05, 0.3) * every, regular=True)
+    return script
+
+
+def simulated_case(chance: random.Random, family: str = FAMILIES[0]) -> TrialCase:
     """A case that takes minutes to days."""
     step_s = math.exp(chance.uniform(math.log(0.02), math.log(20.0)))
     script = script_of(chance, step_s, math.exp(chance.uniform(math.log(0.5), math.log(60.0))), 300.0)
+    script = of_family(script, family, chance)
     trial_steps = round(math.exp(chance.uniform(math.log(2), math.log(500))))
     trial_gpus = chance.choice((1, 1, 2, 4))
     gpus = trial_gpus if chance.random() < 0.6 else chance.choice((1, 2, 4))
@@ -202,18 +239,16 @@ class TrialWorld:
 
 def reports_of(seconds: Sequence[float], chance: random.Random) -> list[tuple[float, int]]:
     """What an agent reports of steps that take so long: (seconds, step), a little late, the last one in time."""
-    ends = [0.0]
-    for each in seconds:
-        ends.append(ends[-1] + each)
-    reports, at, step = [(ends[1], 1)], ends[1], 1
-    while ends[-1] - at > REPORT_S:
-        at += REPORT_S
-        done = max(step, sum(end <= at - chance.uniform(0.0, LATE_S) for end in ends[1:]))
-        if done > step and done < len(seconds):
+    ends = list(accumulate(seconds))
+    reports, at, step = [(ends[0], 1)], ends[0], 1
+    while True:
+        at = max(at + min(INTERVAL_S, max(FIRST_REPORTS_S, (at - ends[0]) / 2)), ends[min(step, len(ends) - 1)])
+        if at >= ends[-1]:
+            return [*reports, (ends[-1], len(ends))] if len(ends) > 1 else reports
+        done = max(step, bisect_right(ends, at - chance.uniform(0.0, LATE_S)))
+        if done > step:
             reports.append((at, done))
             step = done
-        at = max(at, ends[step + 1] if step + 1 < len(ends) else at)
-    return [*reports, (ends[-1], len(seconds))] if len(seconds) > 1 else reports
 
 
 def simulated(case: TrialCase, chance: random.Random) -> Verdict:
@@ -312,8 +347,28 @@ def real(cases: Sequence[TrialCase], at_once: int = 2) -> list[Verdict]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _interval(met: int, submits: int) -> tuple[float, float]:
+    """The shares between which, with 95 %, the true one is (Clopper and Pearson)."""
+
+    def above(share: float, most: int) -> float:
+        return sum(math.comb(submits, each) * share**each * (1 - share) ** (submits - each) for each in range(most + 1))
+
+    def root(most: int, wanted: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if above(middle, most) > wanted else (low, middle)
+        return low
+
+    return (root(met - 1, 0.975) if met else 0.0), (root(met, 0.025) if met < submits else 1.0)
+
+
 def counts(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What the answers were worth. `furthest`: of bins with FEWEST answers, the largest difference of told and met."""
+    """What the answers were worth, by what was told.
+
+    `furthest`: the largest difference of told and met; `off`: bins of which that is clearly more than ALLOWED, as what
+    is told is further than that from the 95 % interval of what is met.
+    """
     told = [(each.told, each.met) for each in verdicts if each.told is not None]
     impossible = [met for chance, met in told if chance == 0.0]
     bins = []
@@ -321,26 +376,28 @@ def counts(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         within = [(chance, met) for chance, met in told if low <= chance < high and chance > 0.0]
         if within:
             mean = sum(chance for chance, _ in within) / len(within)
-            share = sum(met for _, met in within) / len(within)
+            met = sum(met for _, met in within)
+            least, most = _interval(met, len(within))
             row = {"from": low, "to": min(1.0, high), "submits": len(within)}
-            bins.append(row | {"told": round(mean, 3), "met": round(share, 3)})
-    off = [abs(row["told"] - row["met"]) for row in bins if row["submits"] >= FEWEST]
+            row |= {"told": round(mean, 3), "met": round(met / len(within), 3)}
+            bins.append(row | {"met_low": round(least, 3), "met_high": round(most, 3)})
     return {
         "submits": len(verdicts),
         "not_known": len(verdicts) - len(told),
         "impossible": len(impossible),
         "impossible_met": sum(impossible),
         "bins": bins,
-        "furthest": round(max(off, default=0.0), 3),
+        "furthest": max((round(abs(row["told"] - row["met"]), 3) for row in bins), default=0.0),
+        "off": sum(row["told"] > row["met_high"] + ALLOWED or row["told"] < row["met_low"] - ALLOWED for row in bins),
     }
 
 
-def simulated_verdicts(number: int, seed: int) -> list[Verdict]:
-    """So many simulated cases."""
+def simulated_verdicts(number: int, seed: int, family: str = FAMILIES[0]) -> list[Verdict]:
+    """So many simulated cases of a family."""
     found = []
     for case in range(number):
         chance = random.Random(f"{seed}/{case}")
-        found.append(simulated(simulated_case(chance), chance))
+        found.append(simulated(simulated_case(chance, family), chance))
     return found
 
 
@@ -348,12 +405,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints the counts as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", type=int, default=200, help="submits after simulated trials")
+    parser.add_argument("--families", type=int, default=0, help="the same, of each other family of scripts")
     parser.add_argument("--real", type=int, default=30, help="submits after trials of real processes")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(argv)
     chance = random.Random(f"{given.seed}/real")
     answer = {"schema": 1, "setting": setting(), "seed": given.seed}
     answer["simulated"] = counts(simulated_verdicts(given.simulated, given.seed))
+    answer["families"] = {
+        family: counts(simulated_verdicts(given.families, given.seed, family))
+        for family in FAMILIES[1:]
+        if given.families
+    }
     answer["real"] = counts(real([real_case(chance) for _ in range(given.real)])) if given.real else counts(())
     print(json.dumps(answer, indent=2))
     return 0
