@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.deadlines_after_trials import FAMILIES, TrialWorld, Verdict, counts, simulated_verdicts
+from hpcdl.adaptive.deadline import outlook
 from hpcdl.adaptive.options import candidates
 from hpcdl.adaptive.prior import doubt
 from hpcdl.core.controller.view_builder import build_view
@@ -147,6 +148,29 @@ def test_a_dry_run_tells_the_deadline_with_its_band() -> None:
     assert row["ends_low_at"] < row["ends_at"] < row["ends_high_at"]
     assert "perhaps" in row["forecast"]["text"]
     assert row["forecast"]["probability"] > 0.9
+
+
+def test_a_job_with_much_evidence_is_planned_without_much_caution() -> None:
+    """What was found: learnt rates were planned as nearly twice as long, for what was not known of 16 GPUs."""
+    trials = TrialWorld(16)
+    trials.trains(tuple((1.2 * report, 12 * report) for report in range(1, 200)))
+    number = trials.submit(3000, 1000.0)
+    view = build_view(trials.world, trials.profiles, trials.at)
+    table = outlook(view, candidates(view))
+    assert view.by_id[number].profile.spread > 0.1  # type: ignore[union-attr]
+    assert 300.0 < table.seconds.min() < 345.0
+
+
+def test_of_a_deadline_nothing_is_claimed_that_is_not_known() -> None:
+    """What was found: "kept on time" of a deadline in 2 s, and "cannot meet its deadline" after a trial."""
+    trials = TrialWorld()
+    trials.trains(WARM)
+    for due_s, said in ((2.0, "will hardly meet its deadline"), (200.0, "expected to be done by")):
+        number = trials.submit(300, due_s)
+        view = build_view(trials.world, trials.profiles, trials.at)
+        alone = replace(view, jobs=(view.by_id[number],))
+        (target,) = all_policies().make("adaptive").decide(alone).targets
+        assert said in target.reason
 
 
 def test_a_short_job_says_nothing_of_the_length_of_a_long_one() -> None:
