@@ -51,6 +51,9 @@ LATER = 3.0
 """Steps beyond those that were seen are at most so many times as fast, where it is next to certain that these were no
 warm-up."""
 
+WIDEST = 3.0
+"""The most that a scale is: where rates differ by factors of e^3, nothing more is known than that."""
+
 UNUSED = 0.25
 """The share of jobs that are no faster on further GPUs."""
 
@@ -203,7 +206,9 @@ def _tried(trial: RateTrial, steps: float) -> _Rate:
     """`steps`: that are to be done; few take longer or shorter than they usually do."""
     own = float(f"{math.sqrt(trial.variation / max(1.0, steps)):.1g}")
     beyond = round(1 - min(1.0, trial.longest / max(1.0, steps)), 2)
-    return _Rate(math.hypot(trial.scale, own), trial.freedom, trial.hidden, trial.else_faster, beyond=beyond)
+    return _Rate(
+        min(WIDEST, math.hypot(trial.scale, own)), trial.freedom, trial.hidden, trial.else_faster, beyond=beyond
+    )
 
 
 def _untried(profile: Profile, kind: str, nodes: int, gpus: int, steps: float) -> tuple[_Rate, RateTrial]:

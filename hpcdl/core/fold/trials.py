@@ -147,7 +147,12 @@ def _fitted(stretches: Sequence[StepSums]) -> dict[str, Any]:
     errors = [(REPORT_S / each.seconds) ** 2 + JOBS_DIFFER[0] ** 2 for each in stretches]
     worth = [each.steps / (1 + each.steps * error / belief**2) for each, error in zip(stretches, errors, strict=True)]
     until = [0.0, *accumulate(each.steps for each in stretches)]
+    # How likely a warm-up is longer than all before each, and how likely it ends within each.
     longer = [(1 - NO_WARM_UP) * WARM_STEPS / (WARM_STEPS + steps) for steps in until]
+    ends = [
+        much * each.steps / (WARM_STEPS + steps)
+        for much, each, steps in zip(longer, stretches, until[1:], strict=False)
+    ]
     within = sum(max(0.0, each.squares / one**2 - each.steps) for each, one in zip(stretches, step_s, strict=True))
     known = times * belief**2 + within, times + sum(each.reports - 1 for each in stretches)
     slow = _warm_densities(logs, step_s, worth, known)
@@ -160,16 +165,14 @@ def _fitted(stretches: Sequence[StepSums]) -> dict[str, Any]:
             gain, error = logs[first - 1] - log_s, variation / worth[first - 1]
             mean = math.hypot(GAIN, math.sqrt(error))
             likely += slow[first] - math.log(mean) - (gain / mean if gain > 0 else gain**2 / (2 * error))
-        likely += math.log(NO_WARM_UP if first == 0 else longer[first - 1] - longer[first])
+        likely += math.log(NO_WARM_UP if first == 0 else ends[first - 1])
         found.append((likely, log_s, variation / after.weight, variation))
     most, middle, sure, variation = max(found)
     best = next(place for place, each in enumerate(found) if each[0] == most)
     ways = [(math.exp(likely - most), variance, middle - at) for likely, at, variance, _ in found]
     if last:
         # The warm-up ended within the last stretch: what of it was slow took about as long as the one before.
-        ended = (
-            (longer[last] - longer[last + 1]) * math.exp(slow[last] + _link(logs, worth, last) - most) / len(POLLUTED)
-        )
+        ended = ends[last] * math.exp(slow[last] + _link(logs, worth, last) - most) / len(POLLUTED)
         times_slow = max(1.0, step_s[-2] / step_s[-1])
         for share in POLLUTED:
             if share * times_slow < 1.0:

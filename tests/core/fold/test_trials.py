@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from hpcdl.core.fold.trials import STRETCHES, differences, shows_clearly, shows_rate, trial_of, warm_up, with_report
-from hpcdl.core.model.profile import AttemptRate
+from hpcdl.core.model.profile import AttemptRate, Profile
+from hpcdl.estimators.certainty import WholeTime, certainty
 
 STEADY = ((1, 0.18), (2, 0.36), (3, 0.54), (4, 0.72), (6, 1.08), (7, 1.26))
 
@@ -31,6 +32,22 @@ def test_a_slow_first_step_is_a_warm_up() -> None:
     took = warm_up([run])
     assert took is not None
     assert took.seconds == pytest.approx(8.0, abs=0.2)
+
+
+@pytest.mark.parametrize("steps", [10.0**6, 10.0**16, 10.0**30])
+@pytest.mark.parametrize("seconds", [1e-9, 0.5, 1e12])
+def test_numbers_that_nobody_means_are_survived(steps: float, seconds: float) -> None:
+    """Found: after 10^16 steps one more made no difference, and the logarithm of 0 was asked for."""
+    run = attempt([(20, 5.0), (steps, seconds), (1, 0.5), (steps, 0.0), (3, seconds), (5, 1.0)])
+    assert all(map(math.isfinite, (run.error, run.variation, run.hidden, *(by for _, by in run.else_faster))))
+    found = certainty(
+        Profile("p", ((1, 1, rate(run)),), trials=(trial_of([run], rate(run), 0.0, differences([run])),)),
+        "v100",
+        1,
+        1,
+        WholeTime(),
+    )
+    assert found.low <= found.high < 100.0
 
 
 @pytest.mark.parametrize("slow", [3.0, 30.0])
