@@ -179,7 +179,7 @@ def test_no_command_says_what_runs_and_waits_and_what_next(jobs: FakeDaemon, hpc
         assert (done.code, done.err) == (0, "")
         lines = done.out.splitlines()
         assert max(map(width_of, lines)) <= 80
-        assert "      1 resnet: RUNNING on 4 GPUs, 13 % done, 3 min 20 s left" in lines
+        assert "      1 resnet: RUNNING on 4 GPUs, 13 % done, 3m20s left" in lines
         assert lines[0] == "1 job running, 5 waiting (daemon on h, up 1 min 01 s)"
         assert "        and 3 more waiting" in lines
         assert [line.split("   ")[0].strip() for line in lines[-5:-2]] == ["hpcdl top", "hpcdl why 2", "hpcdl logs 4"]
