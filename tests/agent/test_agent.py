@@ -267,5 +267,7 @@ def test_progress_is_reported_more_often_at_first(daemon: Daemon, agents: Agents
     agents.start()
     begin(daemon, steps=100_000)
     until(lambda: len(daemon.of("Progressed", 1)) >= 5, "five reports within an interval")
+    steps = [each.step for each in daemon.of("Progressed", 1)]
+    assert steps == sorted(set(steps)), "each is news"
     daemon.ask("suspend", 1, grace_s=30.0)
     daemon.wait("GpusFreed", 1)
