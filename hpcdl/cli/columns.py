@@ -17,12 +17,13 @@ from hpcdl.cli.job_row import (
     moment_text,
     nodes_text,
     placement_text,
+    short_eta_text,
     step_text,
     submitted_name,
     tags_text,
 )
 from hpcdl.cli.output import AS_OF, Column, Row, value_column
-from hpcdl.core.model.units import count, meant, ranges, seconds_text, short_band_text, short_seconds_text
+from hpcdl.core.model.units import count, meant, ranges, seconds_text, short_seconds_text
 from hpcdl.daemon.clock import WallClock
 
 
@@ -196,11 +197,6 @@ def _gpus_text(row: Row) -> str:
     return f"{row.get('gpus') or 0}/{asked_text(row)}"
 
 
-def _eta_text(row: Row) -> str:
-    left = row.get("eta_s")
-    return "-" if left is None else short_band_text(left, row.get("eta_low_s"), row.get("eta_high_s"))
-
-
 _ASKED = ("gpus", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
 _JOBS: dict[str, ColumnSpec] = {
@@ -227,7 +223,7 @@ _JOBS: dict[str, ColumnSpec] = {
     "metric": spec(
         "METRIC", metric_text, "metric", "not_finite_since", order=lambda row: row.get("metric"), right=True
     ),
-    "eta": spec("ETA", _eta_text, "eta_s", "eta_low_s", "eta_high_s", right=True),
+    "eta": spec("ETA", lambda row: short_eta_text(row) or "-", "eta_s", "eta_low_s", "eta_high_s", right=True),
     "note": spec("NOTE", lambda row: row.get("note") or "", "note"),
     "reason": spec("REASON", lambda row: row.get("reason") or "", "reason", shrinks=True),
     "submitted": plain("SUBMITTED", "submitted_at", moment_text),

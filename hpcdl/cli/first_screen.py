@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.job_row import duration_text
+from hpcdl.cli.job_row import duration_text, short_eta_text
 from hpcdl.cli.output import Row, cut, escape
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
-from hpcdl.core.model.units import count, short_band_text
+from hpcdl.core.model.units import count
 from hpcdl.wire.last_start import start_command
 
 WIDTH = 80
@@ -60,8 +60,7 @@ def _with_daemon(client: Client) -> Iterator[str]:
     running = _rows(client, _RUNNING, _SHOWN) if runs else []
     waiting = sorted(_rows(client, _WAITING, 200) if waits else [], key=lambda row: row.get("queue_position") or 1e9)
     for row in running:
-        left = f", {short_band_text(row['eta_s'], row.get('eta_low_s'), row.get('eta_high_s'))} left"
-        left = "" if row.get("eta_s") is None else left
+        left = f", {eta} left" if (eta := short_eta_text(row)) else ""
         gpus = count(row.get("gpus") or 0, "GPU")
         yield f"  {row['id']:>5} {row['name']}: {row['state']} on {gpus}{_done(row)}{left}"
     yield from _more(runs - len(running), "running")

@@ -13,7 +13,7 @@ import click
 from hpcdl.cli.output import Row, say
 from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.model.member_name import base_name
-from hpcdl.core.model.units import fold_nodes, meant, seconds_text
+from hpcdl.core.model.units import fold_nodes, meant, seconds_text, short_band_text
 
 FINISHED = ("DONE", "FAILED", "CANCELLED")
 """States of a job that will not run again."""
@@ -121,6 +121,12 @@ def eta_text(row: Row) -> str:
         return ""
     band = "" if low is None or high is None else f", perhaps {duration_text(low)} to {duration_text(high)}"
     return f"{duration_text(left)}{band}"
+
+
+def short_eta_text(row: Row) -> str:
+    """The same in a cell: `~3m30s (1-6m)`."""
+    left = row.get("eta_s")
+    return "" if left is None else short_band_text(left, row.get("eta_low_s"), row.get("eta_high_s"))
 
 
 def forecast_lines(row: Row) -> list[str]:

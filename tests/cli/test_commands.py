@@ -168,7 +168,7 @@ def test_no_command_says_what_runs_and_waits_and_what_next(jobs: FakeDaemon, hpc
     answers: dict[str, dict[str, Any]] = {
         "/v1/status": {"daemon": daemon, "jobs": states},
         path_with("/v1/jobs", state="STARTING,RUNNING,RESCALING,SUSPENDING", last=3, fields=FIELDS): {
-            "jobs": [jobs.world.jobs[1]]
+            "jobs": [jobs.world.jobs[1], row(9, state="STARTING", gpus=1, eta_s=None)]
         },
         path_with("/v1/jobs", state="QUEUED,SUSPENDED", last=200, fields=FIELDS): {"jobs": waiting},
         path_with("/v1/jobs", state="FAILED", last=1, fields=FIELDS): {"jobs": [row(4, state="FAILED")]},
@@ -181,6 +181,7 @@ def test_no_command_says_what_runs_and_waits_and_what_next(jobs: FakeDaemon, hpc
         assert max(map(width_of, lines)) <= 80
         assert "      1 resnet: RUNNING on 4 GPUs, 13 % done, 3m20s left" in lines
         assert lines[0] == "1 job running, 5 waiting (daemon on h, up 1 min 01 s)"
+        assert [line for line in lines if " 9 " in line and "left" not in line and "STARTING" in line]
         assert "        and 3 more waiting" in lines
         assert [line.split("   ")[0].strip() for line in lines[-5:-2]] == ["hpcdl top", "hpcdl why 2", "hpcdl logs 4"]
     jobs.answers["/v1/status"] = (500, b'{"schema":1,"error":"disk full","code":"internal"}')
