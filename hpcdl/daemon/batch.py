@@ -329,9 +329,12 @@ class BatchThread:
         else:
             self._away = False
             self._troubles.good("holes")
-            self.holes_at = self._loop.now()
-        if jobs or holes is not None:
-            self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own, waiting, self.kind))
+        if holes is None and not jobs:
+            return
+        looked_at = self._loop.now()
+        recorded = self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own, waiting, self.kind))
+        if recorded and holes is not None:
+            self.holes_at = looked_at
 
     def _first_seen(self, waiting: Sequence[PendingBatchJob]) -> tuple[PendingBatchJob, ...]:
         """Each with the time at which it was seen first."""

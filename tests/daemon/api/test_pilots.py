@@ -105,6 +105,23 @@ def test_holes_are_looked_at_when_somebody_asks(scene: Scene) -> None:
     assert scene.system.times("holes") == 1, "the last look is young enough"
 
 
+def test_a_look_is_dated_once_it_is_recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or whoever waits for it is answered with the holes of the look before."""
+    scene.system.idle = (Hole("gpu", 2, ("n1", "n2"), 4, until=5e9),)
+    send, dated = scene.loop.send, list[float | None]()
+
+    def noted(command: cmd.Command) -> Any:
+        if isinstance(command, cmd.BatchSeen):
+            dated.append(scene.batching.holes_at)
+        return send(command)
+
+    monkeypatch.setattr(scene.loop, "send", noted)
+    scene.turn()
+    assert dated == [None]
+    assert scene.batching.holes_at is not None
+    assert scene.loop.holes == scene.system.idle
+
+
 def test_holes_of_a_batch_system_that_is_away_are_answered_with_its_trouble(scene: Scene) -> None:
     scene.daemon(pilots=False)
     scene.system.errors["holes"] = AWAY
