@@ -6,24 +6,30 @@ Packages list theirs (`POLICIES`); a user's own files in `HPCDL_HOME` are added 
 from functools import partial
 from pathlib import Path
 
-from hpcdl import adaptive, baselines, genie, harvest, marble, milp, sidecar
+from hpcdl import adaptive, baselines, genie, marble, sidecar
 from hpcdl.config.policy_files import register_files
 from hpcdl.core.model.plan import Policies
 from hpcdl.deeppool.policy import DeepPool
-from hpcdl.milp import Reallocation
+from hpcdl.harvest import Harvest
+from hpcdl.milp import BFTrainer, EqualShare, Reallocation
+from hpcdl.milp.counting import Counting
 
 
-def all_policies(reallocation: Reallocation | None = None, home: Path | None = None) -> Policies:
+def all_policies(
+    reallocation: Reallocation | None = None, home: Path | None = None, counting: Counting | None = None
+) -> Policies:
     """A registry with all of them, and with those of one's own in `home`; raises as `register_files` does.
 
-    `reallocation`: what is set of those that spread trainers over nodes.
+    `reallocation`: what is set of those that spread trainers over nodes; `counting`: a solver of mixed integer programs
+    for those that optimise it, which may take seconds (`Policy.deliberate`).
     """
     policies = Policies()
     for package in (adaptive, baselines, sidecar, genie, marble):
         policies.add(*package.POLICIES)
     policies.add(DeepPool)
-    for policy in (*milp.POLICIES, *harvest.POLICIES):
-        policies.register(policy.name, partial(policy, reallocation))
+    policies.register(EqualShare.name, partial(EqualShare, reallocation))
+    for policy in (BFTrainer, Harvest):
+        policies.register(policy.name, partial(policy, reallocation, counting))
     if home is not None:
         register_files(policies, home)
     return policies

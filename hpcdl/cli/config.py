@@ -160,3 +160,5 @@ def _print(answer: Answer, output: Output) -> None:
     if not output.print_data(answer, list(chosen.values())):
         choices = {"policy": answer.get("policies") or (), "objective": answer.get("objectives") or ()}
         print_fields([(name, f"{value}  (of {', '.join(choices.get(name, ()))})") for name, value in chosen.items()])
+    for warning in answer.get("warnings") or ():
+        say(warning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
 from hpcdl.cli.params import REPORT, names_in, replace_file
 
 _INTERVAL = "_ci95"
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | None, report: Path | None) -> None:
     """Reproduce the papers' tables in the simulator: ours beside what they print.
 
-    Takes some minutes. Every figure is simulated, with means and 95 % intervals over seeds.
+    Takes up to an hour, and says on stderr what is ready. Every figure is simulated, with means and 95 % intervals over
+    seeds.
     """
     from hpcdl.sim.papers.all import PAPERS, all_tables
 
     names = list(PAPERS) if only is None else names_in(only, list(PAPERS), "--only")
-    tables, problems = all_tables(names, seeds, progress())
+    tables, problems = all_tables(names, seeds, say)
     if report is not None:
         from hpcdl.sim.papers.page import papers_page
 

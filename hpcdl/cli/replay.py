@@ -18,8 +18,10 @@ from hpcdl.cli.params import REPORT, Finite, InputFile, OneOf, Seconds, names_in
 if TYPE_CHECKING:
     from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
     from hpcdl.sim.replay.check import CountedReplay
+    from hpcdl.sim.replay.outcome import MilpTally
     from hpcdl.sim.replay.studies import Study
 
+_SOLVERS = ("exact", "counts-highs", "highs", "cbc", "gurobi")
 _STUDIES = ("t-fwd", "diverse", "parallel", "scale", "costs")
 _MOST_DONE = 1e5
 _SECONDS = Seconds(0, 1_000_000)
@@ -57,6 +59,8 @@ def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | 
 )
 @click.option("--t-fwd", callback=_horizon, default="120", show_default=True, metavar="SECONDS",
               help="Forward-looking time; adaptive: from the gaps between changes.")  # fmt: skip
+@click.option("--milp-solver", default="exact", show_default=True, metavar="NAME",
+              help=f"Who solves the program of bftrainer, harvest: {', '.join(_SOLVERS)}.")  # fmt: skip
 @click.option("--hours", type=Finite(min=0, max=87_840, min_open=True), metavar="H",
               help="The first hours of the trace.  [default: all]")  # fmt: skip
 @click.option("--accounting", type=OneOf(("paper", "stall")), default="paper", show_default=True,
@@ -127,6 +131,7 @@ def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tu
             t_fwd_s=options.t_fwd,
             accounting=options.accounting,
             objective=options.objective,
+            milp_solver=options.milp_solver,
             samples=int(options.samples),
             fewest=fewest,
             most=most if most is not None else 64,
@@ -189,8 +194,14 @@ def _print(outcome: "Outcome", other: "CountedReplay | None") -> None:
             ("rescales", f"{outcome.rescales}, which cost {outcome.rescale_loss:.4g} samples"),
             ("preemptions", f"{outcome.preemptions}, which cost {outcome.preemption_loss:.4g} samples"),
             ("decisions", _decisions(values["decisions"])),
+            ("solver", "" if outcome.milp is None else _tally(case.milp_solver, outcome.milp)),
         ]
     )
+
+
+def _tally(solver: str, milp: "MilpTally") -> str:
+    exact = f", {milp.exact} of them by the exact counts" if milp.exact else ", all proven optimal"
+    return f"{solver}, {milp.solves} programs{exact}{'; '.join(['', *milp.troubles])}"
 
 
 def _decisions(values: Any) -> str:

@@ -45,6 +45,7 @@ _GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
 PACKING = ("adaptive", "marble")
+MILP_SOLVERS = ("exact", "counts-highs", "highs", "cbc", "gurobi")
 BATCH = ("auto", *BATCH_SYSTEMS, "none")
 
 
@@ -87,6 +88,10 @@ class Config:
     objective: str = _text("jct", _NAME, "an objective's name")
     t_fwd_s: float | None = _seconds(120.0, 1, optional=True)
     parallel_trainers: int | None = _whole(None, 1, 1_000_000, "trainers")
+    milp_solver: str = _text(
+        "exact", re.compile("|".join(MILP_SOLVERS)), f"{', '.join(MILP_SOLVERS[:-1])} or {MILP_SOLVERS[-1]}"
+    )
+    milp_time_limit: float = _seconds(5.0, 0.01, 3600)
     sharing: bool = _switch(False)
     packing: str = _text("adaptive", re.compile("|".join(PACKING)), " or ".join(PACKING))
     agent_lease_s: float = _seconds(600.0, 1, 30 * _DAY)

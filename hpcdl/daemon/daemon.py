@@ -67,6 +67,7 @@ from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.memory import end_without_memory, watch_memory
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.notifier import Notifier
+from hpcdl.daemon.planning import PlanThread
 from hpcdl.daemon.ready import ReadyPipe
 from hpcdl.daemon.series import SeriesKeeper
 from hpcdl.daemon.spool import SpoolReader
@@ -79,6 +80,7 @@ from hpcdl.ledger.offline import LEDGER_FILE
 from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.ledger.series import SeriesChange
 from hpcdl.milp import Reallocation
+from hpcdl.milp.counting import MilpCounts
 from hpcdl.policies import all_policies
 from hpcdl.solver import prepare
 from hpcdl.wire.access import AccessError, AccessFile, read_access, write_access
@@ -178,12 +180,18 @@ class Daemon:
         if resumed.note:
             log.warning("%s", resumed.note)
         self.profiles = Learner(lambda: self.controller.world).profiles(ProfileNames([read_known(home)]))
-        self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
+        self.planning = PlanThread(lambda command: self.loop.send(command))
+        counting = None
+        if config.milp_solver != "exact":
+            counting = MilpCounts(config.milp_solver, config.milp_time_limit, self.planning.solve)
+        reallocation = Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing)
+        self.policies = all_policies(reallocation, home, counting)
         system = self.here.system
         kind = "" if system is None else system.kind
         self.site = self.site_file.on(kind)
         pilots = None if system is None else pilot_policy(self.site)
-        self.controller = Controller(self.journal, self.policies, self.profiles, settings_of(config, kind), pilots)
+        settings = settings_of(config, kind)
+        self.controller = Controller(self.journal, self.policies, self.profiles, settings, pilots, self.planning)
         world = self.controller.world
         if self.lease.fence <= resumed.fence:  # the fence file was lost; the ledger remembers, or who heard of it
             self.lease.release()
@@ -302,6 +310,7 @@ class Daemon:
             if self.batching is not None:
                 self.batching.stop()
             self.notifier.stop()
+            self.planning.stop()
             self.viewers.withdraw()
             self.series.flush()
             await _aside(self._close)

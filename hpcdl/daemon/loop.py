@@ -91,6 +91,11 @@ class ControllerLoop:
         return self._controller.holes
 
     @property
+    def solver(self) -> str:
+        """Which solver the last plan is of, and what it has proven, in words; "" where none is named."""
+        return self._controller.solver
+
+    @property
     def pilot_notes(self) -> tuple[str, ...]:
         """Why there are no more pilots than there are."""
         return self._controller.pilot_notes

@@ -4,7 +4,7 @@ How many nodes are for whom is decided by the same optimisation: packing takes p
 group of nodes, whose value of n nodes is what the jobs that would share them train there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcdl.adaptive import Adaptive
@@ -15,6 +15,7 @@ from hpcdl.harvest.packing import packs_of, trainer_of
 from hpcdl.marble import Marble
 from hpcdl.milp import Reallocation
 from hpcdl.milp.case import AllocationCase, case_of
+from hpcdl.milp.counting import Counting, exact_counts
 from hpcdl.milp.layout import NodeCounts
 from hpcdl.milp.policy import placed, solved
 from hpcdl.milp.values import lefts_of
@@ -33,12 +34,23 @@ class Harvest:
     deadlines = "deadline"
     sharing = BY_SETTING
 
-    def __init__(self, settings: Reallocation | None = None) -> None:
+    def __init__(self, settings: Reallocation | None = None, counting: Counting | None = None) -> None:
+        """`counting`: as `BFTrainer` takes it."""
         self.settings = settings or Reallocation()
+        self._counting = counting
         self.packing: Policy = Marble() if self.settings.packing == "marble" else Adaptive()
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
+        return self._decide(view, exact_counts)
+
+    @property
+    def deliberate(self) -> Callable[[View], Plan] | None:
+        """See `Policy.deliberate`."""
+        counting = self._counting
+        return None if counting is None else lambda view: self._decide(view, counting)
+
+    def _decide(self, view: View, counting: Counting) -> Plan:
         wide = frozenset(job.id for job in view.jobs if job.nodes_max > 1)
         if not wide:
             return self.packing.decide(view)
@@ -50,7 +62,7 @@ class Harvest:
         def beside(horizon_s: float, must: bool) -> list[ElasticTrainer]:
             return self._packing(case, singles, stuck, horizon_s, first if must else None)
 
-        decided = solved(case, self.settings, beside if first is not None else None, first)
+        decided = solved(case, self.settings, counting, beside if first is not None else None, first)
         _keep(case, decided, singles)
         wide_plan = placed(case, decided)
         named = dict(wide_plan.named)
@@ -78,6 +90,8 @@ class Harvest:
             wide_plan.decided.optimal and (plan is None or plan.optimal),
             decided.bound,
             decided.gap,
+            decided.solver,
+            decided.trouble,
         )
 
     def _packing(

@@ -99,7 +99,8 @@ def placement_of(case: AllocationCase, candidate: TrainerCandidate, names: tuple
 class NodeCounts:
     """How many nodes of which group each candidate of a case gets (group None: none), for `horizon_s`.
 
-    `optimal`, `bound`, `gap`: as the solver says; `wake_at`: when to decide again.
+    `optimal`, `bound`, `gap`: as the solver says; `wake_at`: when to decide again. `solver`, `trouble`: see
+    `CountedNodes`.
     """
 
     counts: Sequence[int]
@@ -109,3 +110,5 @@ class NodeCounts:
     bound: float | None = None
     gap: float | None = None
     wake_at: float | None = None
+    solver: str = ""
+    trouble: str = ""

@@ -7,12 +7,13 @@ imported.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 
 @dataclass(slots=True)
 class IntegerProgram:
     """min sum cost x, with rows and columns between their bounds; columns may be integers, and in sets of type SOS2.
+
+    `start`: a feasible solution, for solvers that can begin with one.
 
     In an SOS2, of three columns or more, at most two are not 0, and these are neighbours. Rows are stored one after the
     other: row i has the coefficients `values[starts[i]:starts[i + 1]]` of the columns `index[...]`.
@@ -22,6 +23,7 @@ class IntegerProgram:
     upper: list[float] = field(default_factory=list)
     cost: list[float] = field(default_factory=list)
     integer: list[bool] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
     row_lower: list[float] = field(default_factory=list)
     row_upper: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
@@ -40,17 +42,20 @@ class IntegerProgram:
         """Number of rows."""
         return len(self.row_lower)
 
-    def column(self, lower: float, upper: float, cost: float = 0.0, *, integer: bool = False) -> int:
+    def column(
+        self, lower: float, upper: float, cost: float = 0.0, *, integer: bool = False, start: float = 0.0
+    ) -> int:
         """Adds a column; its number."""
         self.lower.append(lower)
         self.upper.append(upper)
         self.cost.append(cost)
         self.integer.append(integer)
+        self.start.append(start)
         return len(self.cost) - 1
 
-    def binary(self, cost: float = 0.0) -> int:
+    def binary(self, cost: float = 0.0, *, start: float = 0.0) -> int:
         """Adds a column that is 0 or 1; its number."""
-        return self.column(0.0, 1.0, cost, integer=True)
+        return self.column(0.0, 1.0, cost, integer=True, start=start)
 
     def row(self, lower: float, upper: float, terms: Iterable[tuple[int, float]]) -> None:
         """Adds lower <= sum of value x column <= upper, for the (column, value) in `terms`, each column once."""
@@ -67,13 +72,15 @@ class IntegerProgram:
         Sets that are implied need none.
         """
         model = IntegerProgram(
-            list(self.lower), list(self.upper), list(self.cost), list(self.integer), list(self.row_lower),
-            list(self.row_upper), list(self.starts), list(self.index), list(self.values),
+            list(self.lower), list(self.upper), list(self.cost), list(self.integer), list(self.start),
+            list(self.row_lower), list(self.row_upper), list(self.starts), list(self.index), list(self.values),
         )  # fmt: skip
         for number, columns in enumerate(self.sos2):
             if number in self.implied:
                 continue
-            pairs = [model.binary() for _ in pairwise(columns)]
+            used = [at for at, column in enumerate(columns) if self.start[column]]
+            begin = min(used[0] if used else 0, len(columns) - 2)
+            pairs = [model.binary(start=float(at == begin)) for at in range(len(columns) - 1)]
             model.row(1.0, 1.0, [(pair, 1.0) for pair in pairs])
             for at, column in enumerate(columns):
                 beside = pairs[max(0, at - 1) : at + 1]

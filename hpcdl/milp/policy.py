@@ -12,11 +12,12 @@ from hpcdl.core.model.plan import JobView, Plan, Standing, Targets, View
 from hpcdl.core.model.world import Target
 from hpcdl.milp.break_even import horizon_of, paying, without_useless
 from hpcdl.milp.case import AllocationCase, TrainerCandidate, case_of
+from hpcdl.milp.counting import Counting, exact_counts
 from hpcdl.milp.layout import NodeCounts, nodes_of, placement_of
 from hpcdl.milp.pricing import LENGTH_S, LOOK_S, priced, unseen
 from hpcdl.milp.reasons import CandidateDecision, kept, reason, waits
 from hpcdl.milp.values import Reallocation, t_fwd, trainers
-from hpcdl.solver import ElasticTrainer, allocate
+from hpcdl.solver import ElasticTrainer
 
 PATIENCE_S = 4 * 3600.0
 
@@ -36,13 +37,24 @@ class BFTrainer:
     name = "bftrainer"
     deadlines = "deadline"
 
-    def __init__(self, settings: Reallocation | None = None) -> None:
+    def __init__(self, settings: Reallocation | None = None, counting: Counting | None = None) -> None:
+        """`counting`: decides the counts in `deliberate`, and may take seconds; None: the exact choice does."""
         self.settings = settings or Reallocation()
+        self._counting = counting
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
+        return self._decide(view, exact_counts)
+
+    @property
+    def deliberate(self) -> Callable[[View], Plan] | None:
+        """See `Policy.deliberate`."""
+        counting = self._counting
+        return None if counting is None else lambda view: self._decide(view, counting)
+
+    def _decide(self, view: View, counting: Counting) -> Plan:
         case = case_of(view, self.settings.parallel)
-        return planned(case, solved(case, self.settings))
+        return planned(case, solved(case, self.settings, counting))
 
 
 Beside = Callable[[float, bool], list[ElasticTrainer]]
@@ -50,7 +62,11 @@ Beside = Callable[[float, bool], list[ElasticTrainer]]
 
 
 def solved(
-    case: AllocationCase, settings: Reallocation, beside: Beside | None = None, first: JobView | None = None
+    case: AllocationCase,
+    settings: Reallocation,
+    counting: Counting = exact_counts,
+    beside: Beside | None = None,
+    first: JobView | None = None,
 ) -> NodeCounts:
     """The best counts for the candidates of a case, and after them for what else wants nodes.
 
@@ -71,7 +87,8 @@ def solved(
     asked = trainers(case, horizon_s, oldest.id if due else None)
     if beside is not None:
         asked += beside(horizon_s, due and oldest is first)
-    found = allocate(asked, case.capacities)
+    counted = counting(asked, case.capacities)
+    found = counted.allotment
     raised = due or any(each.must for each in case.candidates)
     waits = oldest.placement is None if oldest is first else not found.counts[0]
     return NodeCounts(
@@ -82,6 +99,8 @@ def solved(
         None if raised else found.bound,
         found.gap,
         due_at if waits and not due else None,
+        counted.solver,
+        counted.trouble,
     )
 
 
@@ -104,6 +123,8 @@ def planned(case: AllocationCase, decided: NodeCounts) -> Plan:
         optimal=mine.decided.optimal,
         bound=decided.bound,
         gap=decided.gap,
+        solver=decided.solver,
+        trouble=decided.trouble,
     )
 
 

@@ -112,6 +112,8 @@ def impossible(case: AllocationCase, job: JobView) -> str:
     if not case.view.nodes:
         return no_nodes(case.view, job)
     fitting = [many for (_, size), many in zip(case.kinds, case.capacities, strict=True) if job.allowed(size)]
+    if not fitting and job.allowed(case.view.largest_node):
+        return f"needs {count(job.nodes, 'node')}, and all are kept by jobs that cannot leave them now"
     if not fitting:
         return f"needs {gpus_needed(job)}; the largest node has {case.view.largest_node}"
     if max(fitting) < job.nodes:

@@ -18,8 +18,9 @@ from hpcdl.milp.solvers import NODE_SOLVERS
 from hpcdl.solver import Allotment, ElasticTrainer, ThroughputCurve, allocate
 from hpcdl.solver.nodes import allotment
 
-SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")
-"""The first three optimise over counts, the others over nodes."""
+COUNT_SOLVERS = ("exact", "dp", "counts-highs")
+"""Solvers that optimise over counts; the others do over nodes."""
+SOLVERS = (*COUNT_SOLVERS, "highs", "cbc", "gurobi")
 _NEEDS = {"counts-highs": "scipy.optimize", "highs": "scipy.optimize", "cbc": "pulp", "gurobi": "gurobipy"}
 _MOST_CHOICES = 500_000  # of a program over nodes: two variables and four rows each
 _TOLERANCE = 1e-6  # of solvers: by so much of it a bound may be wrong

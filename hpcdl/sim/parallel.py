@@ -4,9 +4,12 @@ Neighbours: the studies of `papers` and of `replay`. One that fails costs its ow
 """
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeVar
+
+from hpcdl.core.model.units import seconds_text
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
@@ -18,6 +21,7 @@ def in_processes(calls: Mapping[str, Callable[[], T]], progress: Progress) -> tu
 
     The calls and their results are sent between processes: functions of modules, or `functools.partial` of them.
     """
+    begun = time.monotonic()
     found: dict[str, T] = {}
     problems: list[str] = []
     with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(calls))) as pool:
@@ -28,5 +32,5 @@ def in_processes(calls: Mapping[str, Callable[[], T]], progress: Progress) -> tu
                 found[name] = ready.result()
             except Exception as error:  # what the others took minutes for is not thrown away
                 problems.append(f"{name}: {error}")
-            progress(f"{name} is ready, {len(calls) - number} to go")
+            progress(f"{name} is ready after {seconds_text(time.monotonic() - begun)}, {len(calls) - number} to go")
     return found, problems

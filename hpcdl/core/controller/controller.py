@@ -5,9 +5,11 @@ that, the policy is asked, its plan checked and reconciled, and plan and request
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from hpcdl.core.controller import sharing
+from hpcdl.core.controller.deliberation import Aside, Deliberation
 from hpcdl.core.controller.journal import Journal, JournalError
 from hpcdl.core.controller.livelock import LivelockGuard
 from hpcdl.core.controller.reconcile import reconcile
@@ -15,7 +17,7 @@ from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.fold.effect import EFFECTS, Decision
 from hpcdl.core.fold.fold import ChangeSet, Draft
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.commands import BatchSeen, Command, CommandRefused, Request, Tick
+from hpcdl.core.model.commands import BatchSeen, Command, CommandRefused, PlanMade, Request, Tick
 from hpcdl.core.model.pilot import Hole, PendingBatchJob
 from hpcdl.core.model.plan import BadPlan, PilotPolicy, Plan, Policies, Policy, Profiles, Reasons, Targets, View, check
 from hpcdl.core.model.world import Target, World
@@ -23,6 +25,9 @@ from hpcdl.core.rules import exemption
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.departures import nodes_to_leave
 from hpcdl.core.rules.intake import Intake, Settings
+
+Decide: TypeAlias = Callable[[View], Plan]
+"""`Policy.decide`, or `deliberate`."""
 
 _BEGINS = (ev.TrainerReady, ev.Reformed, ev.Progressed)
 """By which an attempt may be known to train, so that it is known how long it is exempt from preemption."""
@@ -38,8 +43,12 @@ class Controller:
         profiles: Profiles,
         settings: Settings | None = None,
         pilots: PilotPolicy | None = None,
+        aside: Aside | None = None,
     ) -> None:
-        """Loads the world from the journal. `pilots`: None where no batch system can be asked for nodes."""
+        """Loads the world from the journal. `pilots`: None where no batch system can be asked for nodes.
+
+        `aside`: where policies deliberate; None: in `decide`, which then takes as long.
+        """
         self.journal = journal
         self.policies = policies
         self.profiles = profiles
@@ -54,11 +63,14 @@ class Controller:
         """What idled in the batch system at the last poll."""
         self.waiting: tuple[PendingBatchJob, ...] = ()
         """Others' batch jobs that waited for nodes then."""
+        self.solver = ""
+        """Which solver the last plan is of, and what it has proven, in words."""
         self.pilot_notes: tuple[str, ...] = ()
         """Why there are no more pilots than there are."""
         self.on_recorded: Callable[[Sequence[ev.Recorded]], None] = lambda records: None
         """Called after each commit with what it recorded; must not fail."""
         self._pilots = pilots
+        self._deliberation = None if aside is None else Deliberation(aside)
         self._missed: dict[str, int] = {}
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
@@ -106,9 +118,10 @@ class Controller:
             self._livelock.forget()
         # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
         ticked = any(isinstance(command, Tick) for command in inputs)
+        made = any(isinstance(command, PlanMade) for command in inputs)
         other = self._take_holes(inputs)
         wakes = self._exempt_ends([event for _, event in draft.events], now)
-        self.undecided = self.undecided or ticked or other or wakes or most is not Decision.NONE
+        self.undecided = self.undecided or ticked or made or other or wakes or most is not Decision.NONE
         self._ask = self._ask or ticked or other or most is Decision.ASK
         return [answer(self.world, self._pending) if callable(answer) else answer for answer in answers]
 
@@ -120,8 +133,9 @@ class Controller:
         JournalError.
         """
         draft = Draft(self.world)
-        if self._ask or (self.wake_at is not None and now >= self.wake_at):
-            wakes = self._replan(draft, now)
+        asked = self._ask or (self.wake_at is not None and now >= self.wake_at)
+        if asked or (self._deliberation is not None and self._deliberation.ready):
+            wakes = self._replan(draft, now, asked)
         else:
             wakes = [] if self.wake_at is None else [self.wake_at]
         self._still.difference_update(draft.touched.jobs or ())  # those that the plan gives something else
@@ -164,8 +178,8 @@ class Controller:
                 self.waiting = self.waiting if each.waiting is None else each.waiting
         return self._pilots is not None and before != (self.holes, self.waiting)
 
-    def _replan(self, draft: Draft, now: float) -> list[float]:
-        """Asks the policy and adds what its plan changes; when to ask again."""
+    def _replan(self, draft: Draft, now: float, asked: bool) -> list[float]:
+        """Asks the policy and adds what its plan changes; when to ask again. `asked`: something has happened."""
         leaving, next_at = nodes_to_leave(draft.world, now, self.settings.leave_margin_s)
         for event in leaving:
             draft.add(event, now)
@@ -180,11 +194,14 @@ class Controller:
         wakes += self._views.exempt_ends(now)
         if next_at is not None:
             wakes.append(next_at)
-        plan = self._plan(draft, view, now)
+        plan = self._plan(draft, view, now, asked)
         if plan is not None:
             if plan.wake_at is not None:
                 wakes.append(plan.wake_at)
             self._adopt(draft, plan, now)
+            if self._deliberation is not None and self._deliberation.ask_again:
+                self._deliberation.ask_again = False
+                wakes.append(now)
             wakes += self._choose_pilots(draft, view, plan, now)
         return wakes
 
@@ -198,8 +215,10 @@ class Controller:
                     draft.add(ev.TroubleSeen(f"policy {world.policy}", refusal), now)
                 self._livelock_told = refusal
                 return
-            draft.add(ev.PlanAdopted(world.policy, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
-        self.reasons = Reasons(plan)
+            draft.add(
+                ev.PlanAdopted(world.policy, changed, plan.warm, plan.optimal, plan.bound, plan.gap, plan.solver), now
+            )
+        self.reasons, self.solver = Reasons(plan), plan.solver
 
     def _choose_pilots(self, draft: Draft, view: View, plan: Plan, now: float) -> list[float]:
         """Adds what is decided about pilots; when to look again. A daemon that stops wants none."""
@@ -225,41 +244,54 @@ class Controller:
         """Requests that the node's agent has not taken yet, oldest first."""
         return [request for request in self._pending.values() if request.node == node]
 
-    def _plan(self, draft: Draft, view: View, now: float) -> Plan | None:
+    def _plan(self, draft: Draft, view: View, now: float, asked: bool) -> Plan | None:
+        """The policy's plan, checked; None where it fails, or is still being made."""
+        name = draft.world.policy
         try:
-            plan = self._decide(self.policies.make(draft.world.policy), view)
+            policy = self.policies.make(name)
+            deliberate: Decide | None = getattr(policy, "deliberate", None)
+            if deliberate is None or self._deliberation is None:
+                plan = self._decide(policy, deliberate or policy.decide, view)
+            else:
+                think = partial(self._decide, policy, deliberate)
+                made = self._deliberation.plan(name, view, asked, think, partial(self._decide, policy, policy.decide))
+                if made is None:
+                    return None
+                plan = made
         except Exception as error:  # whatever a policy does, the daemon and the running jobs go on
             kind = "broke a promise" if isinstance(error, BadPlan) else f"failed ({type(error).__name__})"
             trouble = f"{kind}: {error}"
             if trouble != self._trouble:
-                draft.add(ev.TroubleSeen(f"policy {draft.world.policy}", trouble), now)
+                draft.add(ev.TroubleSeen(f"policy {name}", trouble), now)
             self._trouble = trouble
             return None
         self._trouble = ""
+        if plan.trouble:
+            draft.add(ev.TroubleSeen(f"policy {name}", plan.trouble), now)
         return plan
 
-    def _decide(self, policy: Policy, view: View) -> Plan:
+    def _decide(self, policy: Policy, decide: Decide, view: View) -> Plan:
         """The policy's plan with the backgrounds beside it, checked."""
         seen = sharing.without_backgrounds(view)
-        plan = self._decide_foregrounds(policy, seen)
+        plan = self._decide_foregrounds(decide, seen)
         on, spare = sharing.shares(policy, self.settings.sharing), getattr(policy, "spare_gpus", False)
         shared = sharing.with_backgrounds(view, seen, plan, on=on, spare=spare)
         if shared is not plan:
             check(shared, view)
         return shared
 
-    def _decide_foregrounds(self, policy: Policy, view: View) -> Plan:
+    def _decide_foregrounds(self, decide: Decide, view: View) -> Plan:
         """The policy's plan, checked. What is exempt may be preempted for a higher priority, and only for that."""
         lifted = exemption.lifted(view)
         while lifted:
             seen = exemption.without(view, lifted)
-            plan = policy.decide(seen)
+            plan = decide(seen)
             check(plan, seen)
             wrong = exemption.unjustified(seen, plan, lifted)
             if not wrong:
                 return plan
             lifted -= wrong
-        plan = policy.decide(view)
+        plan = decide(view)
         check(plan, view)
         return plan
 

@@ -361,6 +361,10 @@ class Tick(Struct, frozen=True):
     memory: tuple[MemoryMeasurement, ...] = ()
 
 
+class PlanMade(Struct, frozen=True):
+    """A plan that was made beside the Controller is there, or the attempt failed."""
+
+
 class Retire(Struct, frozen=True):
     """Finished jobs beyond so many leave the world (`rules.retention`). Answered with how many did, some at a time."""
 
@@ -377,7 +381,7 @@ Command = (
     Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
     | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
     | PilotBack | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
-    | Outlooks | Retire | Annotate | SetPriority
+    | Outlooks | Retire | Annotate | SetPriority | PlanMade
 )  # fmt: skip
 
 

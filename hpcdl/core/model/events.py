@@ -737,6 +737,7 @@ class PlanAdopted(Event, frozen=True):
     optimal: bool = False
     bound: float | None = None
     gap: float | None = None
+    solver: str = ""
 
 
 class TroubleSeen(Event, frozen=True):

@@ -384,6 +384,8 @@ class Plan:
     optimal: bool = False  # no plan is better by the policy's objective; a solver proved it
     bound: float | None = None  # of the objective, by the solver; None: it gives none
     gap: float | None = None  # relative, between this plan's objective and the bound; None: not known
+    solver: str = ""  # which solver decided, and what it has proven, in words; "": the policy's own rules
+    trouble: str = ""  # what went wrong on the way and was survived, for people; told once by the policy
 
     def by_job(self) -> dict[int, Target]:
         """Targets by job id."""
@@ -650,7 +652,11 @@ class Policy(Protocol):
         ...
 
     def decide(self, view: View) -> Plan:
-        """The plan for a view. Pure; warm starts of solvers come from the jobs' last targets."""
+        """The plan for a view. Pure; warm starts of solvers come from the jobs' last targets.
+
+        A policy may have `deliberate`, which does the same and may take seconds; None: it has not, as it is set. The
+        daemon calls that one beside the Controller (`core.controller.deliberation`), with nothing else meanwhile.
+        """
         ...
 
 

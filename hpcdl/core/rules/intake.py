@@ -381,6 +381,10 @@ class Intake:
         self._add(ev.TroubleSeen(command.where, command.detail))
 
     @_take.register
+    def _(self, command: cmd.PlanMade) -> None:
+        """Nothing is recorded of it: the Controller takes the plan when it decides."""
+
+    @_take.register
     def _(self, command: cmd.Tick) -> None:
         world = self.draft.world
         for each in (

@@ -126,7 +126,10 @@ async def why(api: ApiContext, request: Request) -> Json:
     lines, learnt = await asyncio.to_thread(learnt_of, world, job)
     if note := rows.not_finite_note(job) or rows.idle.get(job.id):
         details.insert(0, note)
-    known = {"details": [*details, *lines], "learnt": learnt, **when_json(eta)}
+    solver = api.loop.solver
+    if solver:
+        details.append(f"numbers of nodes by {solver}")
+    known = {"details": [*details, *lines], "solver": solver or None, "learnt": learnt, **when_json(eta)}
     return found | known | await forecast_json(api, world, job, now)
 
 

@@ -93,7 +93,17 @@ async def config(api: ApiContext, request: Request) -> Json:
         "policies": list(api.about.policies),
         "objectives": list(OBJECTIVES),
         "settings": settings,
+        "warnings": await _unheeded(api),
     }
+
+
+async def _unheeded(api: ApiContext) -> list[str]:
+    """Settings that the policy does nothing with."""
+    solver, _ = api.about.settings.get("milp_solver", ("exact", ""))
+    policies, name = await api.call(lambda controller: controller.policies), api.world.policy
+    if solver == "exact" or name not in policies.names() or hasattr(policies.make(name), "deliberate"):
+        return []
+    return [f"the setting milp_solver, {solver}, is for bftrainer and harvest: {name} has no such program"]
 
 
 @route("PUT", "/v1/config")

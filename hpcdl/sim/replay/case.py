@@ -16,6 +16,7 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.profile import MAX_NODES, Profile
 from hpcdl.core.model.units import meant
+from hpcdl.milp.counting import MILP_POLICIES, MILP_SOLVERS
 from hpcdl.sim.readers.source import Place, read_text, rows_of
 from hpcdl.sim.workload import WorkloadError
 
@@ -135,6 +136,7 @@ class ReplayCase:
     models: what the trainers of the queue train, in turn; `parallel` of them are active, none has any node at first.
     scale_up_s, scale_down_s: R_up and R_dw of eq. 13, seconds; a start is a scale-up. t_fwd_s: the horizon of eq. 16,
     None: adaptive. samples: of each trainer; it runs on `fewest` to `most` nodes.
+    milp_solver: who solves the program of `bftrainer` and `harvest`, one of MILP_SOLVERS.
     accounting: "paper": a rescale takes no time, R x f(C) samples are subtracted for it (eq. 16); "stall": a trainer
     makes no progress for R seconds.
     """
@@ -150,6 +152,7 @@ class ReplayCase:
     samples: int = 130_000_000
     fewest: int = 1
     most: int = 64
+    milp_solver: str = "exact"
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -164,6 +167,12 @@ class ReplayCase:
             raise WorkloadError(f"t_fwd_s must be above 0 and up to {MOST_SECONDS:g} seconds, got {self.t_fwd_s:g}")
         if self.accounting not in ACCOUNTINGS:
             raise WorkloadError(f"no accounting {self.accounting!r}: there are {', '.join(ACCOUNTINGS)}")
+        if self.milp_solver not in MILP_SOLVERS:
+            raise WorkloadError(f"no solver {self.milp_solver!r}: there are {', '.join(MILP_SOLVERS)}")
+        if self.milp_solver != "exact" and self.policy not in MILP_POLICIES:
+            raise WorkloadError(
+                f"a MILP solver is for {' and '.join(MILP_POLICIES)}: {self.policy} has no program that it could solve"
+            )
         if not 1 <= self.samples <= LARGEST:
             raise WorkloadError(f"samples must be from 1 to {LARGEST}, got {self.samples}")
         if not 1 <= self.fewest <= self.most <= MAX_NODES:

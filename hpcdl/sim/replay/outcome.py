@@ -5,7 +5,7 @@ the figures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.milp import Reallocation
+from hpcdl.milp.counting import CountedNodes, Counting, MilpCounts
 from hpcdl.policies import all_policies
 from hpcdl.sim.engine import rare_collections
 from hpcdl.sim.replay.bound import ReplayBound, yardstick_of
@@ -21,12 +22,16 @@ from hpcdl.sim.replay.case import ReplayCase
 from hpcdl.sim.replay.idle import HOUR_S, IdleTrace
 from hpcdl.sim.replay.run import ReplayRun, Told, run
 from hpcdl.sim.replay.timeline import NodeChange, NodeHolding
+from hpcdl.solver import ElasticTrainer
+
+MILP_LIMIT_S = 60.0
+"""Seconds of a solver's time in a replay. Its nodes of branch and bound end it before, the same on every machine."""
 
 WINDOW_H = 6.0
 """Hours of a window of figure 10."""
 
 
-_CASE_KEYS = ("parallel", "scale_up_s", "scale_down_s", "t_fwd_s", "accounting", "objective")
+_CASE_KEYS = ("parallel", "scale_up_s", "scale_down_s", "t_fwd_s", "accounting", "objective", "milp_solver")
 _WINDOW_KEYS = ("from_h", "until_h", "idle_nodes", "U", "rescale_loss", "preemption_loss")
 """What `hpcdl replay --json` says of the case, and of each window, as it is."""
 
@@ -50,6 +55,15 @@ class ReplayWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class MilpTally:
+    """How often a solver was asked, and how often the exact counts decided instead, and why."""
+
+    solves: int
+    exact: int
+    troubles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Figures of one replay. `samples` is A_e, `static` A_s, `free` what rescaling without cost would give at most.
 
@@ -59,7 +73,8 @@ class Outcome:
     either accounting. `by_efficiency`: U and its bound where a sample counts as the seconds that its model needs for it
     on one node (the paper's scaling efficiency), None if that is the same. `runtime_h`: by model, mean hours from the
     first start to the end of the trainers that finished.
-    `used_share`: of idle node-hours, those that some trainer held; `used`: from when on how many nodes were.
+    `used_share`: of idle node-hours, those that some trainer held; `used`: from when on how many nodes were. `milp`: of
+    the solver of mixed integer programs, None where none was asked.
     """
 
     case: ReplayCase
@@ -82,6 +97,7 @@ class Outcome:
     problems: tuple[str, ...]
     by_efficiency: tuple[float, float] | None = None
     decide_s: tuple[float, ...] = field(compare=False, default=())
+    milp: MilpTally | None = None
 
     @property
     def by_samples(self) -> tuple[float, float]:
@@ -151,6 +167,7 @@ class Outcome:
             "return_on_investment": self.samples / self.invested if self.invested else None,
             "node_hours_per_trainer": self.node_hours_per_trainer,
             "preempted_share": None if case.t_fwd_s is None else self.preempted_share(case.t_fwd_s),
+            "milp": None if self.milp is None else asdict(self.milp),
             "runtime_h": dict(self.runtime_h),
             "problems": list(self.problems),
             "windows": [{key: getattr(each, key) for key in _WINDOW_KEYS} for each in self.windows],
@@ -300,6 +317,18 @@ def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) ->
 
     The same arguments give the same outcome, decision times aside. WorkloadError: it cannot run on that trace.
     """
-    policies = all_policies(Reallocation(t_fwd_s=case.t_fwd_s, parallel=case.parallel))
+    milp = None if case.milp_solver == "exact" else MilpCounts(case.milp_solver, MILP_LIMIT_S)
+    settings = Reallocation(t_fwd_s=case.t_fwd_s, parallel=case.parallel)
+    policies = all_policies(settings, counting=None if milp is None else _untold(milp))
     with rare_collections():
-        return outcome_of(idle, case, run(idle, case, policies, progress))
+        found = outcome_of(idle, case, run(idle, case, policies, progress))
+    return found if milp is None else replace(found, milp=MilpTally(milp.solves, milp.exact, milp.troubles))
+
+
+def _untold(milp: MilpCounts) -> Counting:
+    """Its troubles are no problems of the replay: the outcome has them."""
+
+    def counted(trainers: Sequence[ElasticTrainer], capacities: Sequence[int]) -> CountedNodes:
+        return replace(milp(trainers, capacities), trouble="")
+
+    return counted

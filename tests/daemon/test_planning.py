@@ -1,0 +1,94 @@
+"""Plans are made in a thread, programs solved in a process, and both are given up when the daemon ends."""
+
+import json
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpcdl.core.model.commands import Command, PlanMade
+from hpcdl.core.model.plan import Plan
+from hpcdl.daemon.planning import PlanThread
+from hpcdl.milp.counting import MilpCounts, exact_counts
+from hpcdl.milp.model import SolverError, SolverLimits
+from hpcdl.milp.problem import Problem, read
+from tests.milp.made import problem
+from tests.support.waiting import until
+
+
+def hard(trainers: int = 60, nodes: int = 400) -> Problem:
+    """Which takes every solver over nodes far longer than a test may."""
+    rows = [
+        {
+            "id": f"t{at}",
+            "max": nodes,
+            "scale_up_s": 20 + at % 7,
+            "curve": [[n, n ** (0.5 + 0.007 * at)] for n in sizes],
+        }
+        for at in range(trainers)
+        if (sizes := [1, 2, 4, 8, 16, 32, 64, 128, 256])
+    ]
+    return read(json.dumps({"horizon_s": 120, "nodes": nodes, "trainers": rows}))
+
+
+@pytest.mark.parametrize("solver", ["counts-highs", "highs", "cbc"])
+def test_a_process_of_its_own_answers_as_the_solver_here_does(solver: str) -> None:
+    asked = read(json.dumps(problem(5)))
+    counts = MilpCounts(solver, 60.0, PlanThread(lambda command: None).solve)
+    found = counts(asked.trainers, asked.capacities)
+    exact = exact_counts(asked.trainers, asked.capacities)
+    assert found.trouble == ""
+    assert found.solver == f"{solver} over {'counts' if solver == 'counts-highs' else 'nodes'}: proven optimal"
+    assert found.allotment.value == pytest.approx(exact.allotment.value)
+
+
+def test_a_solver_that_is_not_there_is_said_by_its_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pulp.py").write_text("raise ImportError('not installed')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = read(json.dumps(problem(5)))
+    answer = PlanThread(lambda command: None).solve(asked, "cbc", SolverLimits(1000, 60.0))
+    assert answer.allotment.solver == "highs"
+    assert "cbc cannot be used, highs is instead: PuLP cannot be imported: not installed" in answer.warnings[0]
+
+
+def test_the_controller_is_told_when_a_plan_is_there_or_failed() -> None:
+    told: list[Command] = []
+    aside = PlanThread(told.append)
+    plan = Plan(())
+    assert aside(lambda: plan).result(60) is plan
+
+    def fails() -> Plan:
+        raise ValueError("no")
+
+    failed = aside(fails)
+    assert isinstance(failed.exception(60), ValueError)
+    until(lambda: len(told) == 2, "both are told")
+    assert told == [PlanMade(), PlanMade()]
+    aside.stop()
+
+
+def test_a_solve_is_given_up_with_all_that_it_started() -> None:
+    aside, asked = PlanThread(lambda command: None), hard()
+    outcome: list[str] = []
+
+    def solves() -> None:
+        try:
+            aside.solve(asked, "cbc", SolverLimits(10**9, 600.0))
+        except SolverError as error:
+            outcome.append(str(error))
+
+    thread = threading.Thread(target=solves)
+    before = set(psutil.Process().children(recursive=True))
+    thread.start()
+    started: set[psutil.Process] = set()
+
+    def cbc_runs() -> bool:
+        started.update(set(psutil.Process().children(recursive=True)) - before)
+        return any("cbc" in each.name() for each in started if each.is_running())
+
+    until(cbc_runs, "CBC to run")
+    aside.stop()
+    thread.join(60)
+    assert outcome == ["its process has not answered in time"] or outcome[0].startswith("what its process prints")
+    until(lambda: not any(each.is_running() and each.status() != "zombie" for each in started), "all to be gone")
