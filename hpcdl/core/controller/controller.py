@@ -250,8 +250,10 @@ class Controller:
         try:
             policy = self.policies.make(name)
             deliberate: Decide | None = getattr(policy, "deliberate", None)
-            if deliberate is None or self._deliberation is None:
-                plan = self._decide(policy, deliberate or policy.decide, view)
+            if deliberate is None or draft.world.stopping:
+                plan = self._decide(policy, policy.decide, view)
+            elif self._deliberation is None:
+                plan = self._decide(policy, deliberate, view)
             else:
                 think = partial(self._decide, policy, deliberate)
                 made = self._deliberation.plan(name, view, asked, think, partial(self._decide, policy, policy.decide))

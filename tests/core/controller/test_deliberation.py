@@ -129,6 +129,16 @@ def test_a_policy_that_fails_aside_fails_as_others_do(model: Model) -> None:
     assert model.made() == [("start", 1)]
 
 
+def test_a_daemon_that_stops_does_not_deliberate(model: Model) -> None:
+    model.do(cmd.Submit((SPEC,), "a"))
+    model.decide()
+    model.do(cmd.Stop(False))
+    assert model.decide() == []
+    assert model.controller.reasons[1] != NEW
+    assert model.made() == []
+    assert model.aside.asked == []
+
+
 def test_a_plan_of_another_policy_is_dropped(model: Model) -> None:
     model.do(cmd.Submit((SPEC,), "a"))
     model.decide()
