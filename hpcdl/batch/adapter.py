@@ -127,6 +127,16 @@ class SiteReport:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleNodes:
+    """The nodes on which nothing runs and that would take a batch job; kept ones are among them, for a hole is no less
+    one because somebody waits for more. `nodes`: how many there are in all, None where nobody says.
+    """
+
+    names: frozenset[str]
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterSettings:
     """What an adapter is made with. `run`: runs its commands. `now`: seconds since the epoch, as the daemon's clock has
     them. `site`, `keys`: what the site's file says, and of the batch system's `site_keys`. `environ`: this process's.
@@ -156,6 +166,9 @@ class BatchAdapter(Protocol):
 
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         """What idles, and until when. `own`: batch ids of our pilots, whose plans and nodes end no hole."""
+
+    def idle_nodes(self) -> IdleNodes:
+        """What idles, whoever may use it: by a command or two that cost little, for they are run for weeks."""
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         """Others' batch jobs that wait for nodes, the first to start first; pilots of anybody are none of them.

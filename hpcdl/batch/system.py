@@ -62,6 +62,8 @@ class BatchSystem(ABC):
     """What people call it."""
     commands: tuple[str, ...]
     """On PATH wherever it can be asked."""
+    idle_commands: tuple[str, ...] = ()
+    """Of these one is enough to record which nodes idle."""
     job_variable: str
     """Names the batch job in each process of one."""
     queue_variable: str = ""

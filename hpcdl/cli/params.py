@@ -70,6 +70,22 @@ class OutputFile(click.Path):
         return path
 
 
+class RecordFolderName(click.Path):
+    """A folder for a record, which is there or can be made in one that is: else a line that says so, and exit 1."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises ClickException."""
+        path = Path(value)
+        if ctx is None or not ctx.resilient_parsing:
+            if path.exists() and not path.is_dir():
+                raise click.ClickException(f"{path} is a file: name a folder for the record")
+            check_folder(path)
+        return super().convert(value, param, ctx)
+
+
 def user_name(uid: int) -> str:
     """The user's name; the number of one without a name."""
     try:

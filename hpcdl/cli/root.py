@@ -57,8 +57,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "drain": ("hpcdl.cli.nodes", "drain", "Have jobs leave nodes, now or by a time."),
         "undrain": ("hpcdl.cli.nodes", "undrain", "Give drained nodes to jobs again."),
         "avoid": ("hpcdl.cli.nodes", "avoid", "List or choose the GPUs and nodes that are excluded."),
-        "holes": ("hpcdl.cli.batch", "holes", "List the backfill holes of the batch system."),
-        "pilots": ("hpcdl.cli.batch", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
+        "holes": (
+            "hpcdl.cli.holes.command",
+            "holes",
+            "List the backfill holes, or record for weeks what idles.",
+        ),
+        "pilots": ("hpcdl.cli.pilots", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
         "allocation": ("hpcdl.cli.allocation", "allocation", "Run in a batch job: daemon and agents."),
     },
     "The daemon": {

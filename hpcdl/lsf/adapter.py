@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hpcdl.batch.adapter import TIMEOUT_S, Allocation, Capabilities, CommandRunner, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, Allocation, Capabilities, CommandRunner, Completed, IdleNodes, PilotScript
 from hpcdl.batch.command import run, understood
 from hpcdl.batch.system import BatchError, Unsupported
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
@@ -47,6 +47,7 @@ from hpcdl.lsf.holes import (
     parse_bslots,
     slots_of,
     usual,
+    whole_hosts,
 )
 from hpcdl.lsf.jobs import (
     CAPABLE,
@@ -56,6 +57,7 @@ from hpcdl.lsf.jobs import (
     bjobs_argv,
     jobstat_argv,
     jobstat_text,
+    nodes_of_jobstat,
     parse_bhist,
     parse_bjobs,
     parse_waiting,
@@ -201,6 +203,29 @@ class Lsf:
             holes = from_windows(windows, slots, gpus, queue, now)
         why = not_preempted(queue, found)
         return tuple(replace(hole, preemptable=not why, why_not=why) for hole in holes)
+
+    def idle_nodes(self) -> IdleNodes:
+        """See BatchAdapter. By bhosts; without an answer of it by bslots -l, and jobstat for the number of nodes."""
+        try:
+            rows = self._rows()
+        except BatchError as error:
+            try:
+                names = whole_hosts(self._windows() or ())
+            except BatchError:
+                raise error from None
+            if names is None:
+                raise
+            return IdleNodes(names, self._nodes_in_all())
+        slots = self._slots(rows)
+        return IdleNodes(frozenset(text.short(row.name) for row in rows if row.unused) & slots.keys(), len(slots))
+
+    def _nodes_in_all(self) -> int | None:
+        if not self._calls.has("jobstat"):
+            return None
+        try:
+            return nodes_of_jobstat(self._output(jobstat_argv()))
+        except (BatchError, ValueError):
+            return None
 
     def _allowed(self, found: Sequence[LsfQueue]) -> tuple[str, ...]:
         """The queues that pilots may use; of these only those that others preempt, where there are any."""

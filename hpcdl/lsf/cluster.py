@@ -217,13 +217,22 @@ def may_use(queue: LsfQueue | None, host: str, hosts: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A host as bhosts shows it. `most`: how many slots it has, None without a limit; the others count used slots."""
+    """A host as bhosts shows it. `most`: how many slots it has, None without a limit; the others count used slots.
+
+    `running`: those of jobs that run or are suspended there, without reserved ones.
+    """
 
     name: str
     status: str
     most: int | None
     jobs: int
     reserved: int
+    running: int = 0
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing runs there, even if all of it is kept for a job that waits."""
+        return self.status in ("ok", "closed_Full") and self.running == 0
 
     @property
     def idle(self) -> bool:
@@ -256,6 +265,8 @@ def parse_bhosts(text: str) -> tuple[HostRow, ...]:
                 raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
             most = row.get("MAX", "-")
             reserved = row.get("RSV", "0")
+            parts = [row.get(column, "") for column in ("RUN", "SSUSP", "USUSP")]
+            known = all(map(str.isdecimal, parts))
             rows.append(
                 HostRow(
                     row["HOST_NAME"],
@@ -263,6 +274,7 @@ def parse_bhosts(text: str) -> tuple[HostRow, ...]:
                     int(most) if most.isdecimal() else None,
                     int(row["NJOBS"]),
                     int(reserved) if reserved.isdecimal() else 0,
+                    sum(map(int, parts)) if known else int(row["NJOBS"]),
                 )
             )
     return tuple(rows)

@@ -73,6 +73,17 @@ def usual(slots: Iterable[int]) -> int | None:
     return max(counted, key=lambda many: (counted[many], many), default=None)
 
 
+def whole_hosts(windows: Sequence[BackfillWindow]) -> frozenset[str] | None:
+    """The hosts, by short name, all of whose slots idle, a host having as many as most listed ones show; None where the
+    windows do not name their hosts.
+    """
+    if any(window.slots and not window.hosts for window in windows):
+        return None
+    slots = {short(name): many for window in windows for name, many in window.hosts}
+    most = usual(slots.values()) or 1
+    return frozenset(name for name, many in slots.items() if many >= most)
+
+
 def from_windows(
     windows: Sequence[BackfillWindow],
     slots: Mapping[str, int],

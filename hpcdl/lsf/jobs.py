@@ -47,13 +47,25 @@ def jobstat_text(text: str) -> str:
     rulers = _RULER.findall(text)
     if not rulers:
         raise ValueError("jobstat printed none of its three tables")
-    on = ""
-    for section, _, of in rulers:
-        if section == "Running" and (total := _USED.search(of)):
-            on = f" on {total[1]} of {total[2]} nodes"
-        elif section == "Running" and (shares := _BUSY.findall(of)):
-            on = f" on {sum(int(busy) for busy, _ in shares)} of {sum(int(most) for _, most in shares)} nodes"
+    used = _nodes_used(text)
+    on = "" if used is None else f" on {used[0]} of {used[1]} nodes"
     return f"{', '.join(f'{int(many)} {section.lower()}' for section, many, _ in rulers)} jobs{on}"
+
+
+def nodes_of_jobstat(text: str) -> int | None:
+    """How many nodes the cluster has, of what jobstat prints; None where its first ruler does not say it."""
+    used = _nodes_used(text)
+    return None if used is None else used[1]
+
+
+def _nodes_used(text: str) -> tuple[int, int] | None:
+    """Nodes with jobs, and nodes in all."""
+    running = next((of for section, _, of in _RULER.findall(text) if section == "Running"), "")
+    if total := _USED.search(running):
+        return int(total[1]), int(total[2])
+    if shares := _BUSY.findall(running):
+        return sum(int(busy) for busy, _ in shares), sum(int(most) for _, most in shares)
+    return None
 
 
 _INDENTS = (26, 21)

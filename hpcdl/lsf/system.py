@@ -23,6 +23,7 @@ class LsfSystem(BatchSystem):
     name = "lsf"
     title = "LSF"
     commands = ("bjobs", "bsub", "lsid")
+    idle_commands = ("bhosts", "bslots")
     job_variable = "LSB_JOBID"
     queue_variable = "LSB_QUEUE"
     job_variables = re.compile(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from hpcdl.batch.adapter import Allocation, Capabilities, CommandRunner, PilotScript
+from hpcdl.batch.adapter import Allocation, Capabilities, CommandRunner, IdleNodes, PilotScript
 from hpcdl.batch.command import run, understood
 from hpcdl.batch.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
 from hpcdl.batch.system import BatchError
@@ -46,6 +46,7 @@ class Slurm:
         self._stale = SYSTEM.inherited(environ)
         self._version: tuple[int, ...] | None = None
         self._json = True
+        self._grouped = True
         self._accounting = True
         self._by_tier = False
         self._seen: tuple[Sequence[cluster.Partition], Sequence[jobs.PlannedJob]] = ((), ())
@@ -124,6 +125,24 @@ class Slurm:
         by_name = {part.name: part for part in parts}
         whys = [self._not_preempted(config, by_name[hole.queue], parts, hole.nodes) for hole in found]
         return tuple(replace(hole, preemptable=not why, why_not=why) for hole, why in zip(found, whys, strict=True))
+
+    def idle_nodes(self) -> IdleNodes:
+        """See `BatchAdapter`. In text, which costs a tenth of what JSON does; in JSON once text is not understood."""
+        if self._grouped:
+            try:
+                return _idle_of(self._read(nodes.all_of_text, nodes.all_argv()))
+            except BatchError as error:
+                if error.away:
+                    raise
+                trouble = error
+        else:
+            trouble = BatchError("sinfo: it printed no JSON any more", again=True)
+        try:
+            found = _idle_of(nodes.nodes_of_json(self._ask(nodes.nodes_argv(True))))
+        except (BatchError, ValueError):
+            raise trouble from None
+        self._grouped = False
+        return found
 
     def _not_preempted(
         self,
@@ -307,6 +326,10 @@ class Slurm:
         wrong = done.code != 0 or "error" in done.err.lower()
         if wrong and not jobs.no_such_jobs(done.err):
             checked(argv[0], replace(done, code=done.code or 1))
+
+
+def _idle_of(seen: Sequence[nodes.SlurmNode]) -> IdleNodes:
+    return IdleNodes(frozenset(node.name for node in seen if node.idle and not node.set_aside), len(seen))
 
 
 def _use_of(kept: cluster.Reservation) -> PlannedUse:

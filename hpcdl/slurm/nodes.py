@@ -14,6 +14,8 @@ from hpcdl.slurm.text import columns, described, entries, expand, hosts, number,
 
 _FIELDS = ("PartitionName", "StateComplete", "Gres", "GresUsed", "AllocMem", "NodeList")
 
+_OF_ALL = ("NodeList", "StateComplete", "GresUsed")
+
 _SUFFIXES = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -73,6 +75,22 @@ def nodes_argv(as_json: bool) -> list[str]:
     if as_json:
         return ["sinfo", "--json"]
     return ["sinfo", "--states=idle", f"--Format={columns(_FIELDS)}"]
+
+
+def all_argv() -> list[str]:
+    """All nodes in text, by states and GPUs in use alone: few groups, however many nodes there are."""
+    return ["sinfo", f"--Format={columns(_OF_ALL)}"]
+
+
+def all_of_text(text: str) -> tuple[SlurmNode, ...]:
+    """What `all_argv` prints, without queues and GPUs. Raises as `rows` does."""
+    return _merged(
+        [
+            SlurmNode(name, (), states_of(state), gpus_used=gpus_of(used)[0])
+            for names, state, used in rows(text, _OF_ALL)
+            for name in expand(names)
+        ]
+    )
 
 
 def shown_argv() -> list[str]:

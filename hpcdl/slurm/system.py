@@ -25,6 +25,7 @@ class SlurmSystem(BatchSystem):
     name = "slurm"
     title = "Slurm"
     commands = ("sinfo", "squeue")
+    idle_commands = ("sinfo",)
     job_variable = "SLURM_JOB_ID"
     queue_variable = "SLURM_JOB_PARTITION"
     cluster_variable = "SLURM_CLUSTER_NAME"

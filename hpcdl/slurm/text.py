@@ -18,7 +18,7 @@ TIMES = {"SLURM_TIME_FORMAT": "%s"}
 
 SEPARATOR = "|"
 
-_HEADERS = {"JobID": "JOBID", "PartitionName": "PARTITION", "JobIDRaw": "JOBIDRAW"}
+_HEADERS = {"JobID": "JOBID", "PartitionName": "PARTITION", "JobIDRaw": "JOBIDRAW", "NodeList": "NODELIST"}
 """By a table's first field the name of its first column."""
 
 _CELL = r"\|[^|\n]*"

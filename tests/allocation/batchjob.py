@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcdl.allocation.pilot import run_pilot
 from hpcdl.allocation.run import AllocationOptions, AllocationRun
-from hpcdl.batch.adapter import Allocation, Capabilities, Completed, PilotScript
+from hpcdl.batch.adapter import Allocation, Capabilities, Completed, IdleNodes, PilotScript
 from hpcdl.batch.system import Unsupported
 from hpcdl.config.settings import load_config
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
@@ -59,6 +59,9 @@ class Here:
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
         return {each: BatchJob(each, BatchState.MISSING) for each in ids}
+
+    def idle_nodes(self) -> IdleNodes:
+        return IdleNodes(frozenset())
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         return ()

@@ -27,6 +27,7 @@ from hpcdl.batch.adapter import (
     Capabilities,
     CommandRunner,
     Completed,
+    IdleNodes,
     PilotScript,
 )
 from hpcdl.batch.options import VALUE, BatchOptions, IgnoredOption, IndexArray, Reason, WrittenOption, option_table
@@ -71,6 +72,9 @@ class PbsAdapter:
 
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         return (Hole("idle", 2, ("p1", "p2"), 4, until=now + 3600, why="batch job 9 is expected"),)
+
+    def idle_nodes(self) -> IdleNodes:
+        return IdleNodes(frozenset({"p1", "p2"}), 2)
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         return ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.batch.adapter import Allocation, Capabilities, PilotScript
+from hpcdl.batch.adapter import Allocation, Capabilities, IdleNodes, PilotScript
 from hpcdl.batch.command import Commands
 from hpcdl.batch.limits import PilotLimits
 from hpcdl.batch.pilots import pilot_policy
@@ -74,6 +74,9 @@ class System:
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         self._ask("holes", frozenset(own))
         return self.idle
+
+    def idle_nodes(self) -> IdleNodes:
+        return IdleNodes(frozenset())
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         return self.others

@@ -332,3 +332,33 @@ def test_a_jobstat_that_fails_is_told_and_harms_nothing() -> None:
         bslots="SLOTS RUNTIME\n4 UNLIMITED\n",
     )
     assert fake.lsf(without=()).capabilities().limits["jobstat"] == "jobstat: compute-hm: Bad host name"
+
+
+RESERVED = (
+    "HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV \n"
+    "batch1             ok                 -      4      0      0      0      0      0\n"
+    "n1.x               ok                 -      4      0      0      0      0      0\n"
+    "n2.x               closed_Full        -      4      4      0      0      0      4\n"
+    "n3.x               ok                 -      4      1      0      1      0      0\n"
+    "n4.x               closed_Adm         -      4      0      0      0      0      0\n"
+)
+WINDOWS = "SLOTS:    8\nRUNTIME:  1 hours 11 minutes 50 seconds\nHOSTS:    4*n1.x 4*n2.x 2*n3.x\n"
+
+
+def test_what_idles_is_what_runs_nothing_also_where_it_is_kept() -> None:
+    fake = Fake(bhosts=RESERVED)
+    seen = fake.lsf().idle_nodes()
+    assert (sorted(seen.names), seen.nodes) == (["n1", "n2"], 4)
+    assert [argv[0] for argv in fake.asked] == ["bhosts"]
+
+
+def test_without_bhosts_windows_say_what_idles() -> None:
+    gone = BatchError("cannot run bhosts: No such file or directory", away=True)
+    jobstat = "---- Running Jobs: 2 (4544 of 4604 nodes, 98.70%) ----\n"
+    seen = Fake(bhosts=gone, bslots=WINDOWS, jobstat=jobstat).lsf(without=()).idle_nodes()
+    assert (sorted(seen.names), seen.nodes) == (["n1", "n2"], 4604)
+    none = Fake(bhosts=gone, bslots="No backfill window exists at this time\n").lsf().idle_nodes()
+    assert (none.names, none.nodes) == (frozenset(), None)
+    for bslots in ("SLOTS          RUNTIME\n42             25 hours 42 minutes 51 seconds\n", "rubbish\n"):
+        with pytest.raises(BatchError, match="cannot run bhosts"):
+            Fake(bhosts=gone, bslots=bslots).lsf().idle_nodes()

@@ -470,3 +470,40 @@ def test_capabilities_of_a_slurm_without_json() -> None:
     can = slurm(run).capabilities()
     assert not can.json
     assert "sinfo has no --json here: nodes are read as text" in can.missing
+
+
+GROUPS = (
+    "NODELIST|STATE|GRES_USED|\n"
+    "n[1-2]|allocated|gpu:4|\nn3|planned|gpu:0|\nn[4-5]|idle|gpu:0|\nn6|idle|gpu:1|\nn7|drained|gpu:0|\n"
+    "n8|reserved|gpu:0|\nn9|idle~|gpu:0|\nn10|idle*|gpu:0|\n"
+)
+
+
+def test_what_idles_is_one_question_in_text() -> None:
+    run = FakeSlurm({"^sinfo --Format": GROUPS})
+    slurm = Slurm(run)
+    seen = slurm.idle_nodes()
+    assert (sorted(seen.names), seen.nodes) == (["n3", "n4", "n5"], 10)
+    assert slurm.idle_nodes() == seen
+    assert len(run.asked) == 2
+
+
+@pytest.mark.parametrize("text", ["", "sinfo: unrecognized option", "NODELIST|STATE|\nn1|idle|\n"])
+def test_what_idles_is_read_as_json_where_text_is_not_understood(text: str) -> None:
+    run = FakeSlurm({"--json": recorded("22.05-hole-nodes.json"), "^sinfo --Format": text})
+    slurm = Slurm(run)
+    seen = slurm.idle_nodes()
+    assert (sorted(seen.names), seen.nodes) == (["n3", "n4"], 4)
+    assert slurm.idle_nodes() == seen
+    assert [argv[1][:8] for argv in run.asked] == ["--Format", "--json", "--json"]
+
+
+def test_an_answer_that_is_neither_is_none() -> None:
+    run = FakeSlurm({"sinfo": "Welcome to the cluster\n"})
+    with pytest.raises(BatchError, match="sinfo: it printed no header: Welcome to the cluster"):
+        Slurm(run).idle_nodes()
+    away = FakeSlurm({"sinfo": fails("controller-away")})
+    with pytest.raises(BatchError) as error:
+        Slurm(away).idle_nodes()
+    assert error.value.away
+    assert len(away.asked) == 1

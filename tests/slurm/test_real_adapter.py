@@ -5,10 +5,11 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcdl.batch.adapter import TIMEOUT_S, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, Completed, IdleNodes, PilotScript
 from hpcdl.batch.command import run
 from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PilotSpec
@@ -262,3 +263,19 @@ def test_while_the_controller_is_away_nothing_is_concluded(slurm: SlurmCluster, 
     slurm.start_slurmctld()
     until(slurm, system, pilot, lambda job: job.state is BatchState.RUNNING)
     assert [job.mark for job in system.marked("hpcdl:away:")] == ["hpcdl:away:p1"]
+
+
+def test_what_idles_is_seen_by_one_command(slurm: SlurmCluster) -> None:
+    assert adapter(slurm).idle_nodes() == IdleNodes(frozenset({"n1", "n2", "n3", "n4"}), 4)
+    job = slurm.submit("exec sleep 1000", "-N2", "-w", "n[1-2]", "--exclusive", "-t", "10")
+    slurm.until_state(job, "RUNNING")
+    seen = adapter(slurm).idle_nodes()
+    assert seen == IdleNodes(frozenset({"n3", "n4"}), 4)
+    there = There(slurm)
+
+    def only_json(argv: Sequence[str], timeout_s: float = TIMEOUT_S, **more: Any) -> Completed:
+        return there(argv, timeout_s, **more) if "--json" in argv else Completed("", "unrecognized option", 1)
+
+    assert Slurm(only_json).idle_nodes() == seen
+    slurm.drain("n4")
+    slurm.wait_for(lambda: adapter(slurm).idle_nodes().names == {"n3"}, what="a drained node to idle no more")

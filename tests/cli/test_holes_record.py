@@ -1,0 +1,137 @@
+"""`hpcdl holes --record`: a stand-in for sinfo whose changes are known, and what is recorded of it."""
+
+import json
+import signal
+import stat
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hpcdl.batch.record.pieces import read_record
+from tests.cli.conftest import Run
+from tests.support.waiting import until
+
+POLLS = ("n[1-2]", "n[1-2]", "n[2-4]", "", "n1", "n1")
+"""What idles at each call of the stand-in, whose last answer holds for good."""
+
+
+@pytest.fixture
+def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts the stand-in on PATH, alone of all commands of Slurm; the file with what idles at each of its calls."""
+    answers, asked, program = tmp_path / "answers", tmp_path / "asked", tmp_path / "bin" / "sinfo"
+    answers.write_text("".join(f"{idle}\n" for idle in POLLS))
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\n"
+        f"answers, asked = open({str(answers)!r}).read().split('\\n')[:-1], open({str(asked)!r}, 'a+')\n"
+        "asked.write('.'); asked.seek(0)\n"
+        "idle = answers[min(len(asked.read()), len(answers)) - 1]\n"
+        "assert idle != 'away', 'Unable to contact slurm controller (connect failure)'\n"
+        "print('NODELIST|STATE|GRES_USED|')\n"
+        "if idle: print(f'{idle}|idle|gpu:0|')\n"
+        "print('n[5-8]|allocated|gpu:4|')\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return answers
+
+
+def test_what_changes_is_recorded(hpcdl: Run, sinfo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    done = hpcdl("holes", "--record", folder, "--every", 0.1, "--polls", 6, "--json")
+    assert (done.code, done.value) == (0, {"schema": 1, "record": str(folder), "polls": 6, "changes": 4, "missed": 0})
+    assert done.err == (
+        f"hpcdl: recording what idles every 0.1 s from slurm into {folder}; hpcdl holes --stats {folder} shows it\n"
+    )
+    lines = [json.loads(line) for line in (folder / "idle-000001.jsonl").read_text().splitlines()]
+    assert [(line["poll"], line.get("idle"), line.get("in"), line.get("out")) for line in lines] == [
+        (1, "n[1-2]", None, None),
+        (3, None, "n[3-4]", "n1"),
+        (4, None, None, "n[2-4]"),
+        (5, None, "n1", None),
+    ]
+    assert [line.get("nodes") for line in lines] == [6, 7, 4, 5]
+    assert json.loads((folder / "last-poll.json").read_text())["poll"] == 6
+    pieces = {(piece.node, piece.polls) for piece in read_record(folder).pieces}
+    assert pieces == {("n1", 2), ("n2", 3), ("n3", 1), ("n4", 1), ("n1", 2)}
+
+
+def test_it_goes_on_and_says_what_it_did_not_see(hpcdl: Run, sinfo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    sinfo.write_text("n1\naway\naway\naway\naway\nn1\nn2\n")
+    done = hpcdl("holes", "--record", folder, "--every", 0.1, "--polls", 6)
+    assert done.out == f"2 polls in {folder}, 2 changes, 4 without an answer\n"
+    said = [line for line in done.err.splitlines() if "recording what idles" not in line]
+    assert len(said) == 2, said
+    assert "sinfo" in said[0]
+    assert "this is a gap of the record" in said[0]
+    assert said[1] == "hpcdl: recording goes on"
+    assert hpcdl("holes", "--record", folder, "--every", 0.1, "--polls", 1, "--quiet").out == f"{folder}\n"
+    record = read_record(folder)
+    assert (record.pieces[0].node, record.pieces[0].left) == ("n1", False)
+    assert len(record.spans) >= 2
+
+
+def last_poll(folder: Path) -> int:
+    mark = folder / "last-poll.json"
+    return int(json.loads(mark.read_text())["poll"]) if mark.exists() else 0
+
+
+def polled_since(folder: Path, before: int) -> bool:
+    return last_poll(folder) > before
+
+
+def test_a_killed_recorder_is_followed_by_another(hpcdl: Run, sinfo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    argv = [sys.executable, "-m", "hpcdl", "holes", "--record", str(folder), "--every", "0.1"]
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGTERM)):
+        before = last_poll(folder)
+        recorder = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until(partial(polled_since, folder, before), "a poll")
+            refused = hpcdl("holes", "--record", folder, "--polls", 1)
+            assert (refused.code, "another recorder writes" in refused.err) == (1, True)
+        finally:
+            recorder.send_signal(number)
+            assert recorder.wait() == code
+    record = read_record(folder)
+    assert record.nodes is not None
+    starts = [line for line in (folder / "idle-000001.jsonl").read_text().splitlines() if "idle" in json.loads(line)]
+    assert len(starts) >= 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        (("--every", 5), 2, "--every is of a record: hpcdl holes --record DIR --every N"),
+        (("--polls", 5), 2, "--polls is of a record"),
+        (("--record", "{folder}/a/b", "--polls", 1), 1, "there is no folder {folder}/a: make it first"),
+        (("--record", "{folder}/answers", "--polls", 1), 1, "{folder}/answers is a file: name a folder for the record"),
+        (("--record", "{folder}", "--polls", 1), 1, "{folder} holds other files (answers): name a folder for"),
+        (("--record", "{folder}/r", "--every", "0"), 2, "--every"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    hpcdl: Run, sinfo: Path, tmp_path: Path, argv: tuple[str, ...], code: int, told: str
+) -> None:
+    done = hpcdl("holes", *(str(part).format(folder=tmp_path) for part in argv))
+    assert (done.code, done.out) == (code, "")
+    assert told.format(folder=tmp_path) in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_without_a_batch_system_nothing_is_recorded(
+    hpcdl: Run, sinfo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinfo.write_text("away\n")
+    done = hpcdl("holes", "--record", tmp_path / "record", "--polls", 3)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("hpcdl: slurm does not answer (sinfo: ")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = hpcdl("holes", "--record", tmp_path / "record", "--polls", 3)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("hpcdl: no batch system was found here: run this where sinfo, bhosts or bslots work")
