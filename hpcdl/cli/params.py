@@ -38,15 +38,19 @@ class OneOf(click.Choice[str]):
 
 
 class InputFile(click.Path):
-    """A file to read, which is there: else a line that says what is, and exit 1. `allow_dash`: `-` is stdin."""
+    """A file to read, which is there: else a line that says what is, and exit 1. `allow_dash`: `-` is stdin.
 
-    def __init__(self, *, allow_dash: bool = False) -> None:
-        super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=Path)
+    `folders`: a folder will do as well.
+    """
+
+    def __init__(self, *, allow_dash: bool = False, folders: bool = False) -> None:
+        super().__init__(dir_okay=folders, allow_dash=allow_dash, path_type=Path)
+        self._folders = folders
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path. Raises ClickException."""
         if not (self.allow_dash and value == "-") and (ctx is None or not ctx.resilient_parsing):
-            check_input(Path(value))
+            check_input(Path(value), self._folders)
         return super().convert(value, param, ctx)
 
 
@@ -94,12 +98,17 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+SKIP_SINGLE = click.option(
+    "--skip-single", is_flag=True, help="Pass over nodes that idle in a single poll of a record, as BFTrainer does."
+)
 REPORT = click.option("--report", type=OutputFile(), metavar="FILE", help="The HTML file to draw into.")
 
 
-def check_input(path: Path) -> None:
-    """Raises ClickException where there is no such file to read."""
+def check_input(path: Path, folders: bool = False) -> None:
+    """Raises ClickException where there is no such file to read, or folder where these will do."""
     if path.is_dir():
+        if folders:
+            return
         raise click.ClickException(f"{path} is a folder: name a file")
     if os.path.exists(path):
         return

@@ -107,8 +107,8 @@ def test_a_killed_recorder_is_followed_by_another(hpcdl: Run, sinfo: Path, tmp_p
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
-        (("--every", 5), 2, "--every is of a record: hpcdl holes --record DIR --every N"),
-        (("--polls", 5), 2, "--polls is of a record"),
+        (("--every", 5), 2, "--every is of --record: hpcdl holes --record DIR --every SECONDS"),
+        (("--polls", 5), 2, "--polls is of --record"),
         (("--record", "{folder}/a/b", "--polls", 1), 1, "there is no folder {folder}/a: make it first"),
         (("--record", "{folder}/answers", "--polls", 1), 1, "{folder}/answers is a file: name a folder for the record"),
         (("--record", "{folder}", "--polls", 1), 1, "{folder} holds other files (answers): name a folder for"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcdl.batch.record.folder import last_mark, read_lines
-from hpcdl.batch.record.lines import ChangeLine, RecordError, RecordLine
+from hpcdl.batch.record.lines import ChangeLine, PollMark, RecordError, RecordLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +90,19 @@ def read_record(folder: Path) -> IdleRecord:
             pieces.take(line)
         except RecordError as error:
             raise RecordError(f"{place}: {error}: put a whole copy there, or record into another folder") from None
-    mark = last_mark(folder)
-    if mark is not None and pieces.last is not None and mark.number > pieces.last[1]:
-        pieces.last = max(mark.at, pieces.last[0]), mark.number
-    return pieces.record()
+    return pieces.record(last_mark(folder))
 
 
-def record_of(lines: Iterable[RecordLine]) -> IdleRecord:
-    """The record that these lines are, which ends with the last of them."""
+def record_of(lines: Iterable[RecordLine], last: PollMark | None = None) -> IdleRecord:
+    """The record that these lines are, up to the last poll. Raises RecordError."""
     pieces = _Pieces()
     for line in lines:
         pieces.take(line)
-    return pieces.record()
+    return pieces.record(last)
 
 
 class _Pieces:
-    """Puts lines together. `last`: time and number of the last poll that is known."""
+    """Puts lines together. `last`: time and number of the last poll that has a line, or ends a span."""
 
     def __init__(self) -> None:
         self.last: tuple[float, int] | None = None
@@ -141,10 +138,12 @@ class _Pieces:
             self._join(line.idle - before, at, number)
         self._nodes = line.nodes if line.nodes is not None else self._nodes
 
-    def record(self) -> IdleRecord:
-        """All of them, up to the last poll. Raises RecordError where there is none."""
+    def record(self, last: PollMark | None) -> IdleRecord:
+        """All of them, up to the last poll, which may have no line. Raises RecordError where there is none."""
         if self.last is None:
             raise RecordError("the record has no poll yet: wait for its first one")
+        if last is not None and last.number > self.last[1]:
+            self._to(max(last.at, self.last[0]), last.number)
         self._end(self.last[1] + 1)
         pieces = sorted(self._pieces, key=lambda piece: (piece.begin, piece.node))
         return IdleRecord(tuple(pieces), tuple(self._spans), self._nodes)

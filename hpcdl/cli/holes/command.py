@@ -1,6 +1,6 @@
 """`hpcdl holes`: backfill holes of the batch system, from the daemon or, without one, from the batch system itself.
 
-`record.py` records for weeks what idles. Nothing is submitted: the daemon does that.
+`record.py` records for weeks what idles, `stats.py` describes a record. Nothing is submitted: the daemon does that.
 """
 
 import os
@@ -12,11 +12,13 @@ import click
 
 from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.output import Column, Output, Row, outputs_as, print_table, say
-from hpcdl.cli.params import RecordFolderName, Seconds
+from hpcdl.cli.params import SKIP_SINGLE, InputFile, RecordFolderName, Seconds
 from hpcdl.client import DaemonAway
 from hpcdl.core.model.units import count, fold_nodes
 
 _EVERY_S = 30.0
+_NEEDS = {"record": {"every": "SECONDS", "polls": "N"}, "stats": {"nodes": "N", "skip_single": ""}}
+"""Options by the one that they need, with what is written behind them."""
 
 
 @click.command()
@@ -25,7 +27,13 @@ _EVERY_S = 30.0
 )
 @click.option("--every", type=Seconds(0.1, 86_400), metavar="SECONDS", help="How often to look.  [default: 30]")
 @click.option("--polls", type=click.IntRange(1), metavar="N", help="Look so often, not until Ctrl-C or SIGTERM.")
-@outputs_as("Nodes only, a line for each backfill hole.")
+@click.option(
+    "--stats", type=InputFile(folders=True), metavar="DIR|FILE",
+    help="Describe a record, or a CSV trace of idle nodes: BFTrainer's table 1.",
+)  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N", help="Nodes in all.  [default: as recorded]")
+@SKIP_SINGLE
+@outputs_as("Nodes only, a line for each backfill hole; the mean number of idle nodes with --stats.")
 def holes(ctx: click.Context, /, output: Output, **values: Any) -> None:
     """List what idles in the batch system, and until when no batch job can use it.
 
@@ -37,15 +45,25 @@ def holes(ctx: click.Context, /, output: Output, **values: Any) -> None:
         from hpcdl.cli.holes.record import record
 
         record(ctx.find_root().obj, options.record, options.every or _EVERY_S, options.polls, output)
+    elif options.stats is not None:
+        from hpcdl.cli.holes.stats import stats
+
+        stats(ctx, options, output)
     else:
         _list(ctx, output)
 
 
 def _check(ctx: click.Context, options: SimpleNamespace) -> None:
     """Raises UsageError for options that need another one."""
-    for name in ("every", "polls"):
-        if getattr(options, name) is not None and options.record is None:
-            raise click.UsageError(f"--{name} is of a record: hpcdl holes --record DIR --{name} N", ctx)
+    if options.record is not None and options.stats is not None:
+        raise click.UsageError("--record and --stats exclude each other: one writes a record, one describes it", ctx)
+    for need, names in _NEEDS.items():
+        for name, value in names.items():
+            if getattr(options, name) and getattr(options, need) is None:
+                option = f"--{name.replace('_', '-')}"
+                raise click.UsageError(
+                    f"{option} is of --{need}: hpcdl holes --{need} DIR {option} {value}".rstrip(), ctx
+                )
 
 
 def _list(ctx: click.Context, output: Output) -> None:

@@ -1,10 +1,12 @@
-"""Traces of idle nodes in CSV: `node,idle_from_s,idle_until_s`, plain or gzip.
+"""Traces of idle nodes: CSV of `node,idle_from_s,idle_until_s`, plain or gzip, and records of `hpcdl holes --record`.
 
-Read for workloads on nodes that come and go, and for replays (`hpcdl/sim/replay/idle.py`).
+Read for workloads on nodes that come and go, for replays (`hpcdl/sim/replay/idle.py`), and for the table of a machine
+(`hpcdl/sim/idle/table.py`).
 """
 
 from pathlib import Path
 
+from hpcdl.batch.record.pieces import IdlePiece, IdleRecord, read_record
 from hpcdl.sim.readers.source import Place, number, read_values, word
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
@@ -39,3 +41,22 @@ def read_idle_trace(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, .
     if not spells:
         Place(path).wrong("", "names no idle node below its header")
     return tuple(spells)
+
+
+def read_idle_record(path: Path, skip_single: bool = False) -> IdleRecord:
+    """What a folder records, or what a CSV file holds: one span from 0 to the end of its last row.
+
+    `skip_single`: see `IdleRecord.without_single`. Raises WorkloadError, RecordError.
+    """
+    path = Path(path)
+    record = read_record(path) if path.is_dir() else _record_of(read_idle_trace(path, 1))
+    return record.without_single() if skip_single else record
+
+
+def _record_of(spells: tuple[NodeSpell, ...]) -> IdleRecord:
+    end_s = max(spell.until_s for spell in spells)
+    pieces = (
+        IdlePiece(each.name, each.from_s, each.until_s, joined=each.from_s > 0, left=each.until_s < end_s)
+        for each in spells
+    )
+    return IdleRecord(tuple(pieces), ((0.0, end_s),))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from hpcdl.batch.adapter import IdleNodes
 from hpcdl.batch.record.folder import RecordFolder
+from hpcdl.batch.record.lines import PollMark, RecordLine, StartLine, line_of, text_of
+from hpcdl.batch.record.pieces import IdleRecord, record_of
 from hpcdl.batch.record.recorder import GAP_POLLS, IdleRecorder
 
 EVERY_S = 30.0
@@ -67,3 +69,37 @@ def seen(polls: Sequence[Poll]) -> set[tuple[str, float, float, bool, bool, int]
             found.add((node, polls[first].at, end, joined, left, place + 1 - first))
             place += 1
     return found
+
+
+class LinesAlone(RecordFolder):
+    """The lines of a record in memory, as text."""
+
+    def __init__(self, segment_lines: int) -> None:
+        self.text: list[str] = []
+        self.last: PollMark | None = None
+        self._lines, self._most = 0, segment_lines
+
+    @property
+    def full(self) -> bool:
+        return self._lines >= self._most
+
+    def append(self, line: RecordLine) -> None:
+        self._lines = 0 if isinstance(line, StartLine) else self._lines + 1
+        self.text.append(text_of(line))
+
+    def mark(self, mark: PollMark) -> None:
+        self.last = mark
+
+
+def written(polls: Sequence[Poll], rng: random.Random) -> IdleRecord:
+    """What is read of a record of these polls that was only in memory, so that thousands are made in a moment."""
+    lines = LinesAlone(rng.choice((1, 5, 1000)))
+    recorder = IdleRecorder(lines, EVERY_S, "slurm")
+    for poll in polls:
+        if rng.random() < 0.1:
+            recorder = IdleRecorder(lines, EVERY_S, "slurm")
+        if poll.gap:
+            recorder.miss()
+        recorder.take(poll.at, IdleNodes(poll.idle, 16))
+    assert lines.last is not None
+    return record_of(map(line_of, lines.text), lines.last)
