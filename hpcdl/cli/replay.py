@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
-from hpcdl.cli.params import REPORT, Finite, InputFile, OneOf, Seconds, names_in, replace_file
+from hpcdl.cli.params import REPORT, SKIP_SINGLE, Finite, InputFile, OneOf, Seconds, names_in, replace_file
 
 if TYPE_CHECKING:
     from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
@@ -41,7 +41,7 @@ def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | 
 
 
 @click.command()
-@click.argument("trace", type=InputFile(), metavar="TRACE.csv[.gz]")
+@click.argument("trace", type=InputFile(folders=True), metavar="TRACE.csv[.gz]|DIR")
 @click.option(
     "-p", "--policy", default="bftrainer", show_default=True, metavar="NAME", help="bftrainer, equal-share, …",
 )  # fmt: skip
@@ -73,10 +73,11 @@ def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | 
 @click.option("--nodes", default="1:64", show_default=True, metavar="MIN:MAX", help="Nodes of each trainer.")
 @click.option("--check", is_flag=True, help="Also replay it by counts alone, without the Controller, and compare.")
 @click.option("--study", metavar="NAME", help=f"{', '.join(_STUDIES)} or all: figures 7 to 16, Tables 3 and 4.")
+@SKIP_SINGLE
 @REPORT
 @outputs_as("U only, or the names of studies.")
 def replay(ctx: click.Context, /, output: Output, **values: Any) -> None:
-    """Replay a trace of idle nodes with an endless queue of elastic trainers.
+    """Replay a trace of idle nodes, or a record, with an endless queue of elastic trainers.
 
     How well would a policy have used the backfill holes? U is the samples that were processed over what the same
     trainers do on the mean number of nodes if these never change.
@@ -87,7 +88,7 @@ def replay(ctx: click.Context, /, output: Output, **values: Any) -> None:
 
     options = SimpleNamespace(**values)
     base, models = _case(ctx, options)
-    idle = read_idle(options.trace, options.hours)
+    idle = read_idle(options.trace, options.hours, options.skip_single)
     _check_length(ctx, idle, base)
     if options.study is None:
         problems = _one(output, options, idle, base)

@@ -12,7 +12,7 @@ import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
-from hpcdl.cli.params import REPORT, InputFile, Seconds, replace_file
+from hpcdl.cli.params import REPORT, SKIP_SINGLE, InputFile, Seconds, replace_file
 from hpcdl.core.model.units import count, one_of, parse_memory_mib
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ class _Simulate(click.Group):
 )  # fmt: skip
 @click.option("--gpu-type", default="", metavar="TYPE", help="Their type, as profiles name it: v100, k80.")
 @click.option(
-    "--idle-trace", type=InputFile(), metavar="FILE",
-    help="When which node is there: node,idle_from_s,idle_until_s; plain or .gz. In place of --nodes.",
+    "--idle-trace", type=InputFile(folders=True), metavar="FILE|DIR",
+    help="When which node is there: CSV of node,idle_from_s,idle_until_s, or a record. In place of --nodes.",
 )  # fmt: skip
+@SKIP_SINGLE
 @click.option(
     "-p", "--policy", "policy_names", multiple=True, default=("adaptive,marble,fifo",), metavar="NAME,..",
     help="Policies to compare.  [default: adaptive,marble,fifo]",
@@ -185,7 +186,9 @@ def _read(ctx: click.Context, options: SimpleNamespace) -> "Workload":
     if options.idle_trace is not None:
         if options.nodes is not None:
             raise click.UsageError("--nodes and --idle-trace exclude each other", ctx)
-        nodes = read_idle_trace(options.idle_trace, options.gpus_per_node or 1, kind)
+        nodes = read_idle_trace(options.idle_trace, options.gpus_per_node or 1, kind, options.skip_single)
+    elif options.skip_single:
+        raise click.UsageError("--skip-single is of --idle-trace DIR", ctx)
     elif options.nodes is not None:
         nodes = cluster(options.nodes, options.gpus_per_node or 1, kind)
     elif options.gpus_per_node is not None:

@@ -13,12 +13,45 @@ from hpcdl.sim.workload import NodeSpell, WorkloadError
 COLUMNS = {"node": word(), "idle_from_s": number(), "idle_until_s": number()}
 
 
-def read_idle_trace(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, ...]:
-    """When which node is idle, each with `gpus` GPUs of type `kind`; in the order of the file.
+def read_idle_trace(path: Path, gpus: int, kind: str = "", skip_single: bool = False) -> tuple[NodeSpell, ...]:
+    """When which node is idle, each with `gpus` GPUs of type `kind`, by the begin; of a folder the record without its
+    gaps, in seconds of observed time.
 
-    Rows are sorted by idle_from_s, and those of one node do not overlap; anything else is a WorkloadError with line.
+    In a file rows are sorted by idle_from_s, and those of one node do not overlap; anything else is a WorkloadError
+    with line. `skip_single`: see `IdleRecord.without_single`. Raises RecordError.
     """
     path = Path(path)
+    if path.is_dir() or skip_single:
+        return spells_of(read_idle_record(path, skip_single), gpus, kind)
+    return _read_rows(path, gpus, kind)
+
+
+def spells_of(record: IdleRecord, gpus: int, kind: str = "") -> tuple[NodeSpell, ...]:
+    """A record as the nodes of a workload, without its gaps. Raises WorkloadError for a name that is none."""
+    kind = kind.strip().lower()
+    return tuple(NodeSpell(name, gpus, kind, begin, end) for name, begin, end in record.joined())
+
+
+def read_idle_record(path: Path, skip_single: bool = False) -> IdleRecord:
+    """What a folder records, or what a CSV file holds: one span from 0 to the end of its last row.
+
+    `skip_single`: see `IdleRecord.without_single`. Raises WorkloadError, RecordError.
+    """
+    path = Path(path)
+    record = read_record(path) if path.is_dir() else _record_of(_read_rows(path, 1))
+    return record.without_single() if skip_single else record
+
+
+def _record_of(spells: tuple[NodeSpell, ...]) -> IdleRecord:
+    end_s = max(spell.until_s for spell in spells)
+    pieces = (
+        IdlePiece(each.name, each.from_s, each.until_s, joined=each.from_s > 0, left=each.until_s < end_s)
+        for each in spells
+    )
+    return IdleRecord(tuple(pieces), ((0.0, end_s),))
+
+
+def _read_rows(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, ...]:
     spells: list[NodeSpell] = []
     until: dict[str, tuple[float, int]] = {}
     latest = 0.0
@@ -41,22 +74,3 @@ def read_idle_trace(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, .
     if not spells:
         Place(path).wrong("", "names no idle node below its header")
     return tuple(spells)
-
-
-def read_idle_record(path: Path, skip_single: bool = False) -> IdleRecord:
-    """What a folder records, or what a CSV file holds: one span from 0 to the end of its last row.
-
-    `skip_single`: see `IdleRecord.without_single`. Raises WorkloadError, RecordError.
-    """
-    path = Path(path)
-    record = read_record(path) if path.is_dir() else _record_of(read_idle_trace(path, 1))
-    return record.without_single() if skip_single else record
-
-
-def _record_of(spells: tuple[NodeSpell, ...]) -> IdleRecord:
-    end_s = max(spell.until_s for spell in spells)
-    pieces = (
-        IdlePiece(each.name, each.from_s, each.until_s, joined=each.from_s > 0, left=each.until_s < end_s)
-        for each in spells
-    )
-    return IdleRecord(tuple(pieces), ((0.0, end_s),))

@@ -1,6 +1,6 @@
 """An idle trace as a replay takes it: cut to its hours, with the number of idle nodes at every moment.
 
-`hpcdl/sim/readers/idle.py` reads the file.
+`hpcdl/sim/readers/idle.py` reads the file, or the folder of a record.
 """
 
 import math
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.sim.readers.idle import read_idle_trace
+from hpcdl.sim.readers.idle import read_idle_record, read_idle_trace, spells_of
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
 HOUR_S = 3600.0
@@ -53,16 +53,23 @@ class IdleTrace:
         return self.mean * self.end_s / HOUR_S
 
 
-def read_idle(path: Path, hours: float | None) -> IdleTrace:
-    """The first `hours` of a trace, None: all of it. WorkloadError with file and line for what makes no sense."""
-    return idle_of(read_idle_trace(path, 1), hours)
+def read_idle(path: Path, hours: float | None, skip_single: bool = False) -> IdleTrace:
+    """The first `hours` of a trace, None: all of it; of a folder the observed time of its record.
+
+    `skip_single`: see `IdleRecord.without_single`. WorkloadError with file and line for what makes no sense,
+    RecordError.
+    """
+    if not Path(path).is_dir():
+        return idle_of(read_idle_trace(path, 1, skip_single=skip_single), hours)
+    record = read_idle_record(path, skip_single)
+    return idle_of(spells_of(record, 1), hours, round(record.seconds, 3))
 
 
-def idle_of(spells: Sequence[NodeSpell], hours: float | None = None) -> IdleTrace:
-    """The first `hours` of these spells of nodes, None: until the last one ends."""
+def idle_of(spells: Sequence[NodeSpell], hours: float | None = None, last_s: float = 0.0) -> IdleTrace:
+    """The first `hours` of these spells of nodes, None: until the last one ends, but not before `last_s` seconds."""
     if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
         raise WorkloadError(f"hours must be above 0 and up to {MOST_HOURS:g}, got {hours:g}")
-    last_s = max((spell.until_s for spell in spells), default=0.0)
+    last_s = max([last_s, *(spell.until_s for spell in spells)])
     end_s = min(last_s, math.inf if hours is None else hours * HOUR_S)
     if not math.isfinite(end_s):
         raise WorkloadError("some node is idle for ever: say for how many hours")
