@@ -54,6 +54,14 @@ class InputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
+class MaybeFile(InputFile):
+    """A file to read, or "" of an option that was given without one: None would be an option that is not there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or "". Raises ClickException."""
+        return super().convert(value, param, ctx) if value else value
+
+
 class OutputFile(click.Path):
     """A file to write, in a folder that is there: else a line that says what is wrong, and exit 1.
 

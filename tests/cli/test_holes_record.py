@@ -135,3 +135,42 @@ def test_without_a_batch_system_nothing_is_recorded(
     done = hpcdl("holes", "--record", tmp_path / "record", "--polls", 3)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("hpcdl: no batch system was found here: run this where sinfo, bhosts or bslots work")
+
+
+SACCT = (
+    "JobIDRaw|Start|End|NodeList\n"
+    "1|1795325000|1795325600|n[1-2]\n2|1795325100|Unknown|n3\n3|1795325900|1795326200|n1\n4|1795326200|Unknown|n1\n"
+)
+
+
+def test_past_accounting_makes_a_record(hpcdl: Run, tmp_path: Path) -> None:
+    printed = tmp_path / "sacct.txt"
+    printed.write_text(SACCT)
+    done = hpcdl("holes", "--record", tmp_path / "record", "--from-sacct", printed, "--every", 60)
+    assert (done.code, done.out) == (0, f"11 polls in {tmp_path / 'record'}, 2 changes by 4 jobs\n")
+    value = hpcdl("holes", "--stats", tmp_path / "record", "--json").value
+    assert (value["hours"], value["nodes"], value["pieces"]) == (600 / 3600, 3, 2)
+    done = hpcdl("holes", "--record", tmp_path / "record", "--from-sacct", printed)
+    assert done.code == 1
+    assert done.err.endswith("holds a record already: name another folder for that of the accounting\n")
+    assert hpcdl("holes", "--record", tmp_path / "r", "--from-sacct", tmp_path / "no").err.startswith(
+        f"hpcdl: there is no file {tmp_path / 'no'}"
+    )
+    assert hpcdl("holes", "--record", tmp_path / "r", "--from-sacct", printed, "--polls", 3).code == 2
+    assert hpcdl("holes", "--from-sacct", printed).code == 2
+
+
+def test_without_a_file_sacct_is_asked(hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sacct"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    for body, code in (
+        (f'echo "$@" >{tmp_path}/asked; printf %s "{SACCT}"', 0),
+        ("echo sacct: no storage >&2; exit 1", 1),
+    ):
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+        done = hpcdl("holes", "--record", tmp_path / f"record{code}", "--from-sacct", "--json")
+        assert done.code == code
+    assert "--starttime=now-30days" in (tmp_path / "asked").read_text()
+    assert done.err == "hpcdl: sacct: no storage; give a file that sacct printed elsewhere: --from-sacct FILE\n"
+    assert not (tmp_path / "record1").exists()

@@ -88,14 +88,19 @@ def _read_segment(path: Path, *, cut: bool) -> Iterator[tuple[RecordLine, str, i
 class RecordFolder:
     """Writes a record, alone. `last`: the last answered poll of what is there already, None of a new one.
 
+    `sync`: each line is on the disk before the next one; not needed for what can be made anew.
+
     Raises RecordError where another recorder writes there, or other files are there; OSError.
     """
 
-    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, folder: Path, segment_bytes: int = SEGMENT_BYTES, limit_bytes: int = LIMIT_BYTES, *, sync: bool = True
+    ) -> None:
         folder.mkdir(exist_ok=True)
         if not segments(folder) and (others := set(os.listdir(folder)) - {_MARK, _LOCK}):
             raise RecordError(f"{folder} holds other files ({min(others)[:40]}): name a folder for the record alone")
         self._folder, self._segment_bytes, self._limit_bytes = folder, segment_bytes, limit_bytes
+        self._sync = sync
         self._lock = self._locked()
         self._file: int | None = None
         self._number = self._size = 0
@@ -121,7 +126,8 @@ class RecordFolder:
             written = 0
             while written < len(data):
                 written += os.write(self._file, data[written:])
-            os.fsync(self._file)
+            if self._sync:
+                os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, self._size)
             raise

@@ -12,12 +12,15 @@ import click
 
 from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.output import Column, Output, Row, outputs_as, print_table, say
-from hpcdl.cli.params import SKIP_SINGLE, InputFile, RecordFolderName, Seconds
+from hpcdl.cli.params import SKIP_SINGLE, InputFile, MaybeFile, RecordFolderName, Seconds
 from hpcdl.client import DaemonAway
 from hpcdl.core.model.units import count, fold_nodes
 
 _EVERY_S = 30.0
-_NEEDS = {"record": {"every": "SECONDS", "polls": "N"}, "stats": {"nodes": "N", "skip_single": ""}}
+_NEEDS = {
+    "record": {"every": "SECONDS", "polls": "N", "from_sacct": "[FILE]"},
+    "stats": {"nodes": "N", "skip_single": ""},
+}
 """Options by the one that they need, with what is written behind them."""
 
 
@@ -27,6 +30,10 @@ _NEEDS = {"record": {"every": "SECONDS", "polls": "N"}, "stats": {"nodes": "N", 
 )
 @click.option("--every", type=Seconds(0.1, 86_400), metavar="SECONDS", help="How often to look.  [default: 30]")
 @click.option("--polls", type=click.IntRange(1), metavar="N", help="Look so often, not until Ctrl-C or SIGTERM.")
+@click.option(
+    "--from-sacct", is_flag=False, flag_value="", type=MaybeFile(), metavar="[FILE]",
+    help="Make the record of what sacct --parsable2 printed; without FILE sacct is asked for 30 days.",
+)  # fmt: skip
 @click.option(
     "--stats", type=InputFile(folders=True), metavar="DIR|FILE",
     help="Describe a record, or a CSV trace of idle nodes: BFTrainer's table 1.",
@@ -42,8 +49,11 @@ def holes(ctx: click.Context, /, output: Output, **values: Any) -> None:
     options = SimpleNamespace(**values)
     _check(ctx, options)
     if options.record is not None:
-        from hpcdl.cli.holes.record import record
+        from hpcdl.cli.holes.record import record, record_past
 
+        if options.from_sacct is not None:
+            record_past(options.record, options.from_sacct, options.every or _EVERY_S, output)
+            return
         record(ctx.find_root().obj, options.record, options.every or _EVERY_S, options.polls, output)
     elif options.stats is not None:
         from hpcdl.cli.holes.stats import stats
@@ -57,9 +67,11 @@ def _check(ctx: click.Context, options: SimpleNamespace) -> None:
     """Raises UsageError for options that need another one."""
     if options.record is not None and options.stats is not None:
         raise click.UsageError("--record and --stats exclude each other: one writes a record, one describes it", ctx)
+    if options.from_sacct is not None and options.polls is not None:
+        raise click.UsageError("--from-sacct makes all polls that the accounting has: leave out --polls", ctx)
     for need, names in _NEEDS.items():
         for name, value in names.items():
-            if getattr(options, name) and getattr(options, need) is None:
+            if getattr(options, name) not in (None, False) and getattr(options, need) is None:
                 option = f"--{name.replace('_', '-')}"
                 raise click.UsageError(
                     f"{option} is of --{need}: hpcdl holes --{need} DIR {option} {value}".rstrip(), ctx

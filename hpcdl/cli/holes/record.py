@@ -1,6 +1,7 @@
 """`hpcdl holes --record`: asks the batch system again and again which nodes idle, and writes what changes.
 
-Runs for weeks on a login node, without a daemon. What it writes is `hpcdl.batch.record`'s business.
+Runs for weeks on a login node, without a daemon. What it writes is `hpcdl.batch.record`'s business. With `--from-sacct`
+the same is made of past jobs.
 """
 
 import os
@@ -26,6 +27,9 @@ from hpcdl.config.settings import load_config
 from hpcdl.core.model.units import count
 from hpcdl.daemon.clock import WallClock
 
+_SACCT_S = 600.0
+"""An accounting may take minutes over all jobs of a month."""
+
 
 def record(home: Path, folder: Path, every_s: float, polls: int | None, output: Output) -> None:
     """Records until a signal comes, or so many polls were made. Raises ClickException, RecordError, OSError."""
@@ -46,6 +50,37 @@ def record(home: Path, folder: Path, every_s: float, polls: int | None, output: 
                 rounds.wait((), max(0.0, began + every_s - time.monotonic()))
         finally:
             recording.tell(folder, output)
+
+
+def record_past(folder: Path, source: Path | str, every_s: float, output: Output) -> None:
+    """Records what polls would have seen of past jobs. `source`: what sacct printed; "": it is asked for 30 days.
+
+    Raises ClickException, WorkloadError, RecordError, OSError.
+    """
+    from hpcdl.sim.idle.accounting import jobs_of_sacct, record_jobs, sacct_argv
+    from hpcdl.sim.readers.source import read_text
+
+    if isinstance(source, Path):
+        jobs = jobs_of_sacct(source, read_text(source))
+    else:
+        jobs = jobs_of_sacct(Path("sacct"), _asked(sacct_argv("now-30days")))
+    polls, changes = record_jobs(jobs, folder, every_s)
+    value = {"record": str(folder), "polls": polls, "changes": changes, "jobs": len(jobs)}
+    if not output.print_data(value, [folder]):
+        print(escape(f"{count(polls, 'poll')} in {folder}, {count(changes, 'change')} by {count(len(jobs), 'job')}"))
+
+
+def _asked(argv: list[str]) -> str:
+    """What the accounting answers. Raises ClickException with its words."""
+    step = "give a file that sacct printed elsewhere: --from-sacct FILE"
+    try:
+        done = run(argv, _SACCT_S, env={"SLURM_TIME_FORMAT": "%s"})
+    except BatchError as error:
+        raise click.ClickException(f"{error}; {step}") from None
+    if done.code != 0 or not done.out.strip():
+        said = (done.err or done.out).strip().splitlines() or ["it printed nothing"]
+        raise click.ClickException(f"sacct: {said[-1].removeprefix('sacct: ')}; {step}")
+    return done.out
 
 
 def _system(home: Path, clock: WallClock) -> BatchAdapter:
