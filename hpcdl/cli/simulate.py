@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.backfill import backfill
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
 from hpcdl.cli.params import REPORT, SKIP_SINGLE, InputFile, Seconds, replace_file
@@ -117,6 +118,7 @@ def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
         _compare(ctx, output, SimpleNamespace(**options))
 
 
+simulate.add_command(backfill)
 simulate.add_command(papers)
 
 
