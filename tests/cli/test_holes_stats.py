@@ -92,3 +92,13 @@ def test_what_makes_no_sense_is_one_line(hpcdl: Run, trace: Path, argv: tuple[st
     assert (done.code, done.out) == (code, "")
     assert told.format(folder=trace.parent) in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_it_is_drawn(hpcdl: Run, record: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = hpcdl("holes", "--stats", record, "-o", page)
+    assert (done.code, done.out.splitlines()[-1]) == (0, f"wrote {page}")
+    assert "<h1>Idle nodes of record</h1>" in page.read_text()
+    assert hpcdl("holes", "--stats", record, "-o", page, "--json").value["pieces"] == 3
+    refused = hpcdl("holes", "-o", page)
+    assert (refused.code, "--output is of --stats: hpcdl holes --stats DIR --output FILE" in refused.err) == (2, True)

@@ -12,14 +12,14 @@ import click
 
 from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.output import Column, Output, Row, outputs_as, print_table, say
-from hpcdl.cli.params import SKIP_SINGLE, InputFile, MaybeFile, RecordFolderName, Seconds
+from hpcdl.cli.params import SKIP_SINGLE, InputFile, MaybeFile, OutputFile, RecordFolderName, Seconds
 from hpcdl.client import DaemonAway
 from hpcdl.core.model.units import count, fold_nodes
 
 _EVERY_S = 30.0
 _NEEDS = {
     "record": {"every": "SECONDS", "polls": "N", "from_sacct": "[FILE]"},
-    "stats": {"nodes": "N", "skip_single": ""},
+    "stats": {"nodes": "N", "skip_single": "", "page": "FILE"},
 }
 """Options by the one that they need, with what is written behind them."""
 
@@ -40,6 +40,8 @@ _NEEDS = {
 )  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N", help="Nodes in all.  [default: as recorded]")
 @SKIP_SINGLE
+@click.option("-o", "--output", "page", type=OutputFile(plain=True), metavar="FILE",
+              help="Draw it, too: table 1, figures 1 and 6.")  # fmt: skip
 @outputs_as("Nodes only, a line for each backfill hole; the mean number of idle nodes with --stats.")
 def holes(ctx: click.Context, /, output: Output, **values: Any) -> None:
     """List what idles in the batch system, and until when no batch job can use it.
@@ -72,7 +74,7 @@ def _check(ctx: click.Context, options: SimpleNamespace) -> None:
     for need, names in _NEEDS.items():
         for name, value in names.items():
             if getattr(options, name) not in (None, False) and getattr(options, need) is None:
-                option = f"--{name.replace('_', '-')}"
+                option = "--output" if name == "page" else f"--{name.replace('_', '-')}"
                 raise click.UsageError(
                     f"{option} is of --{need}: hpcdl holes --{need} DIR {option} {value}".rstrip(), ctx
                 )

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdl.cli.output import Column, Output, print_fields, print_table
+from hpcdl.cli.output import Column, Output, escape, print_fields, print_table
+from hpcdl.cli.params import replace_file
 from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ def stats(ctx: click.Context, options: SimpleNamespace, output: Output) -> None:
         what = f"{count(seen, 'node')} idled at some time: give at least as many"
         raise click.BadParameter(what, ctx, param_hint="'--nodes'")
     table = table_of(record, options.nodes)
+    if options.page is not None:
+        from hpcdl.sim.idle.page import idle_page
+
+        replace_file(options.page, idle_page(record, table, options.stats.name))
     mean = "" if table.equivalent_nodes is None else f"{table.equivalent_nodes:.1f}"
     if not output.print_data(table.to_json(), [mean]):
         _print(table)
+        if options.page is not None:
+            print(f"\nwrote {escape(str(options.page))}")
 
 
 def _print(table: "IdleTable") -> None:

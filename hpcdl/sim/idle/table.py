@@ -22,6 +22,10 @@ MARKS_MIN = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 90.0, 120.0)
 """Lengths at the axis of figure 1, at which the distribution always has a value."""
 
 
+MOST_LENGTHS = 4_000
+"""Of more than these the distribution has so many, evenly by rank: a month's pieces last a million different times."""
+
+
 @dataclass(frozen=True, slots=True)
 class IdleWindow:
     """A bar of figure 6. Hours since the record's begin. `events`: changes of the set of idle nodes.
@@ -55,7 +59,8 @@ class IdleTable:
     inc_per_hour, dec_per_hour: events an hour at which at least one node joined, or left; one may be both. hours:
     observed time, without gaps. equivalent_nodes: idle node-hours over hours (N_eq of eq. 18); ratio: of all `nodes`.
     pieces: times in which a node idled (fragments), `cut` of them by an end of the record or a gap.
-    cdf: (minutes, share by count, share by node x time) of those that are not cut, at each length that there is.
+    cdf: (minutes, share by count, share by node x time) of those that are not cut, at each length that there is, of
+    very many at MOST_LENGTHS.
     """
 
     inc_per_hour: float | None
@@ -138,7 +143,9 @@ def _distribution(lengths: Numbers) -> tuple[tuple[float, float, float], ...]:
         return ()
     ordered = np.sort(lengths)
     sums = np.append(0.0, np.cumsum(ordered))
-    at = np.union1d(ordered, 60 * np.array(MARKS_MIN))
+    places = np.unique(np.linspace(0, len(ordered) - 1, MOST_LENGTHS).round().astype(int))
+    every = np.unique(ordered)
+    at = np.union1d(every if len(every) <= MOST_LENGTHS else ordered[places], 60 * np.array(MARKS_MIN))
     below = np.searchsorted(ordered, at, side="right")
     shares = (at / 60, below / len(ordered), sums[below] / (sums[-1] or 1.0))
     return tuple((float(minutes), float(count), float(time)) for minutes, count, time in zip(*shares, strict=True))
