@@ -40,7 +40,8 @@ KEPT = 8
 class GpuPool:
     """Nodes whose GPUs are alike. `size`: GPUs on each of them; `units`: GPUs that jobs can be given, in all.
 
-    `sizes`: GPUs on each node, the most first, where they differ; `size` is then the most.
+    `sizes`: GPUs on each node, the most first, where they differ; `size` is then the most. `holds_mib`: the largest of
+    the jobs' needs of memory that its GPUs meet (`NodeView.holds`), 0 where they meet none, or no job has any.
     """
 
     name: str
@@ -49,6 +50,7 @@ class GpuPool:
     nodes: frozenset[str]
     units: int
     sizes: tuple[int, ...] = ()
+    holds_mib: int = 0
 
     def offers(self, nodes: int, gpus: int) -> bool:
         """Whether so many of its nodes have so many GPUs."""
@@ -152,25 +154,31 @@ def pools_of(view: View) -> tuple[GpuPool, ...]:
                 lost.setdefault(share.node, set()).update(share.gpus)
     alone = all(job.nodes_max == 1 for job in view.jobs)
     wide = 1 if alone else max((job.nodes for job in view.jobs if not job.blocked), default=1)
-    return _pools(view.nodes, frozenset((name, frozenset(gpus)) for name, gpus in lost.items()), alone, wide)
+    needs = tuple(sorted({job.needs_mib for job in view.jobs if job.needs_mib is not None and not job.blocked}))
+    return _pools(view.nodes, frozenset((name, frozenset(gpus)) for name, gpus in lost.items()), alone, wide, needs)
 
 
 @lru_cache(maxsize=KEPT)
 def _pools(
-    nodes: tuple[NodeView, ...], lost: frozenset[tuple[str, frozenset[int]]], alone: bool, wide: int
+    nodes: tuple[NodeView, ...],
+    lost: frozenset[tuple[str, frozenset[int]]],
+    alone: bool,
+    wide: int,
+    needs: tuple[int, ...] = (),
 ) -> tuple[GpuPool, ...]:
     gone = dict(lost)
+    holds = {node.name: max((each for each in needs if node.holds(each)), default=0) for node in nodes}
     free = {node.name: sum(gpu not in gone.get(node.name, ()) for gpu in node.gpus) for node in nodes}
     if alone and math.prod(each + 1 for each in free.values()) <= FEW_STATES:
-        return tuple(
-            GpuPool(node.name, node.kind, free[node.name], frozenset([node.name]), free[node.name]) for node in nodes
-        )
-    alike: dict[tuple[str, int], list[str]] = {}
+        each = ((node, free[node.name], holds[node.name]) for node in nodes)
+        return tuple(GpuPool(node.name, node.kind, n, frozenset([node.name]), n, (), mib) for node, n, mib in each)
+    alike: dict[tuple[str, int, int], list[str]] = {}
     for node in nodes:
-        alike.setdefault((node.kind, len(node.gpus)), []).append(node.name)
+        alike.setdefault((node.kind, holds[node.name], len(node.gpus)), []).append(node.name)
     found = []
-    for kind in sorted({kind for kind, _ in alike}):
-        classes = [(size, names) for (of, size), names in sorted(alike.items()) if of == kind]
+    for group in sorted({(kind, mib) for kind, mib, _ in alike}):
+        kind, mib = group
+        classes = [(key[2], names) for key, names in sorted(alike.items()) if key[:2] == group]
         most = max(len(names) for _, names in classes)
         sizes: tuple[int, ...] = ()
         if most < wide <= sum(len(names) for _, names in classes):  # else that job would wait for ever
@@ -178,7 +186,7 @@ def _pools(
             classes = [(sizes[0], [name for _, names in classes for name in names])]
         for size, names in classes:
             units = sum(free[name] for name in names)
-            found.append(GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, frozenset(names), units, sizes))
+            found.append(GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, frozenset(names), units, sizes, mib))
     return tuple(found)
 
 
@@ -255,7 +263,8 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
         kept: Option | None = menu.options[0]
     else:
         long = profile.measured is None or not phase.holds or _is_long(job, profile, phase, left, kind, now)
-        menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase, long)
+        needs = 0 if job.needs_mib is None else job.needs_mib
+        menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase, long, needs)
         kept = _kept(menu, aim, ground)
     steps = job.step_at is not None and job.profile is not None
     trains = left is not None and (steps or (job.profile is None and job.total is None and held is not None))
@@ -344,9 +353,12 @@ def _menu(
     pools: tuple[GpuPool, ...],
     phase: _Phase,
     long: bool = True,
+    needs_mib: int = 0,
 ) -> Menu:
     found = []
     for number, pool in enumerate(pools):
+        if pool.holds_mib < needs_mib:
+            continue
         for many in range(nodes, min(nodes_max, len(pool.nodes)) + 1):
             for gpus in _sizes(allowed, pool, many, phase.gpus if phase.pool == number else 0):
                 if gpus * many > pool.units or not pool.offers(many, gpus):

@@ -6,7 +6,7 @@ Texts are kept in `JobView.memo` while what they say stays the same, since most 
 from hpcdl.adaptive.options import Candidate, Option, OptionMenu
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import View
-from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.core.model.units import count, fold_nodes, memory_text
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.placement.pool import gpus_needed, no_nodes, unmet
 
@@ -91,6 +91,11 @@ def _waits(view: View, found: OptionMenu, candidate: Candidate) -> str:
     if not found.pools:
         return no_nodes(view, job)
     if not candidate.options:
+        if job.needs_mib is not None and any(len(node.gpus) >= job.gpus_min for node in view.nodes):
+            enough = sum(node.holds(job.needs_mib) for node in view.nodes)
+            return unmet(
+                view, job, f"{enough} of {count(len(view.nodes), 'node')} have {memory_text(job.needs_mib)} a GPU"
+            )
         return unmet(view, job, f"the largest of {count(len(view.nodes), 'node')} has {view.largest_node}")
     total = sum(found.capacity)
     return f"needs {gpus_needed(job)}; other jobs gain more from the {count(total, 'GPU')} now"

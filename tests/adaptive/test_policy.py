@@ -1,5 +1,7 @@
 """What `adaptive` decides in views that a person can follow."""
 
+from dataclasses import replace
+
 import pytest
 
 from hpcdl.adaptive import Adaptive, AdaptiveFifo, choice
@@ -179,6 +181,23 @@ def test_a_large_cluster_is_used_whole_and_stays_as_it_is() -> None:
     ]
     again = decide(POLICY, view(*held, nodes=nodes))
     assert [each.placement for each in again.targets] == [each.placement for each in held]
+
+
+@pytest.mark.parametrize("objective", ["jct", "makespan", "throughput", "deadline", "fair"])
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_job_gets_only_nodes_whose_gpus_have_the_memory_that_it_needs(size: int, objective: str) -> None:
+    """With 2 nodes each is a pool of its own, with 8 of them nodes that are alike are one."""
+    small, large = (tuple((gpu, mib) for gpu in range(4)) for mib in (16_384, 81_920))
+    nodes = tuple(replace(node(f"n{at}", 4, "v100"), memory=small if at % 2 else large) for at in range(size))
+    jobs = [job(number, needs_mib=40_960 if number % 3 else 8_192) for number in range(1, 4 * size)]
+    plan = decide(POLICY, view(*jobs, nodes=nodes, objective=objective))
+    held = {each.job: each.placement.nodes for each in plan.targets if each.placement is not None}
+    assert any(number % 3 for number in held)
+    assert any(number % 3 == 0 for number in held)
+    assert all(int(name[1:]) % 2 == 0 for number, names in held.items() if number % 3 for name in names)
+    wide = view(job(1, nodes=size, nodes_max=size, needs_mib=40_960), nodes=nodes, objective=objective)
+    (why,) = reasons(decide(POLICY, wide))
+    assert why.startswith(f"needs 1 GPU on each of {size} nodes; {size // 2} of {size} nodes have 40 GiB a GPU")
 
 
 @pytest.mark.parametrize("objective", ["jct", "makespan", "throughput", "deadline", "fair"])

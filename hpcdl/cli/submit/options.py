@@ -265,7 +265,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--gpu-memory", callback=_memory, metavar="SIZE",
-        help="What it takes of each GPU at most, 6G: jobs share one only where both fit.  [default: as measured]",
+        help="What it takes of each GPU at most, 6G: it waits for one that has so much, and jobs share one only where "
+        "both fit.  [default: any will do; as measured]",
     ),
     click.option("-N", "--nodes", callback=_nodes, default="1", show_default=True, metavar="N|MIN:MAX", help="Nodes."),
     click.option(

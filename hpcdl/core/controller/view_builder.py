@@ -27,6 +27,7 @@ from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspen
 from hpcdl.core.rules import time_limits
 from hpcdl.core.rules.dependencies import waiting_why
 from hpcdl.core.rules.exemption import STARTS, Exemption, exemption, lifts
+from hpcdl.core.rules.gpu_memory import LargestGpu, largest_gpu_here, needed_mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Views:
         self._alike: dict[_Alike, set[int]] = {}
         self._last_learnt: dict[_Alike, tuple[Profile | None, UsualJob | None]] = {}
         self._turns = Turns()
+        self._large: set[int] = set()  # jobs that say how much memory a GPU must have
+        self._largest: LargestGpu | None = None  # None: nobody has asked for it since the nodes changed
         self._there: ViewNodes | None = None
         self._made_with: tuple[int, bool, Profiles] | None = None
 
@@ -85,6 +88,9 @@ class Views:
         if changed_nodes is None or changed_nodes or self._there is None:
             self._there = self._standing.look(world, None if self._there is None else changed_nodes)
             self._learnt_of.clear()  # what is learnt is for the nodes that there are
+            self._largest, nodes_changed = None, True
+        else:
+            nodes_changed = False
         there = self._there
         largest = there.largest
         made_with = (largest, world.stopping, profiles)
@@ -101,9 +107,10 @@ class Views:
             changed = {*self._sorted.jobs, *world.active}
         over = [number for number, until in self._exempt.items() if until <= now]
         looked_at = self._restless.union(changed, over, self._learnt_anew(world, profiles))
+        looked_at |= self._large if nodes_changed else set()
         for number in looked_at:
             job = world.jobs[number] if number in world.active else None
-            self._turns.note(world, job, number, "" if job is None else blocked_why(world, job, now))
+            self._turns.note(world, job, number, "" if job is None else self._blocked(world, job, now))
         for number in sorted(looked_at | self._turns.settle()):
             self._update(world, number, profiles, now, largest)
         arrivals = arrivals_of(world) if self._exempt_starts else ()
@@ -123,6 +130,7 @@ class Views:
             self._sorted.drop(number)
             self._restless.discard(number)
             self._exempt.pop(number, None)
+            self._large.discard(number)
             if (key := self._learns.pop(number, None)) is not None:
                 self._alike[key].discard(number)
             return
@@ -131,6 +139,8 @@ class Views:
             spec = world.jobs[number].spec
             key = self._learns[number] = (groups_of(spec), spec.profile)
             self._alike.setdefault(key, set()).add(number)
+            if spec.gpu_memory_mib is not None:
+                self._large.add(number)
         view = self._job(world, world.jobs[number], key[0], profiles, now, largest)
         self._sorted.put(view)
         # What blocks a job may pass by itself; but its turn comes with a change of another member of its array.
@@ -146,6 +156,12 @@ class Views:
             self._exempt[number] = min(until)
         else:
             self._exempt.pop(number, None)
+
+    def _blocked(self, world: World, job: Job, now: float) -> str:
+        """As `blocked_why`; the largest GPU is looked for once while the nodes stay."""
+        if self._largest is None and job.spec.gpu_memory_mib is not None:
+            self._largest = largest_gpu_here(world)
+        return blocked_why(world, job, now, self._largest)
 
     def _learnt_anew(self, world: World, profiles: Profiles) -> set[int]:
         """The jobs of which something else is learnt than at the last view, from jobs like them."""
@@ -167,7 +183,7 @@ class Views:
     ) -> JobView:
         target = world.targets.get(job.id)
         profile, usual = self._profile(world, job, groups, profiles), self._histories.usual(groups)
-        blocked = blocked_why(world, job, now) or self._turns.behind(job) or self._turns.wants(job)
+        blocked = self._blocked(world, job, now) or self._turns.behind(job) or self._turns.wants(job)
         background = job.running is not None and job.running.is_background
         exempt = None if background else exemption(world, job, profile, self._exempt_starts, usual)
         end_s = script_end_s(world, job) or 0.0
@@ -304,6 +320,7 @@ def _job_view(
         usual=usual,
         share=spec.share,
         gpu_memory_mib=known_memory_mib(job) if spec.share is not None else None,
+        needs_mib=needed_mib(job),
         burst=spec.burst,
         end_s=end_s,
         in_end=job.ends_cut > 0 if running is None else running.end_at is not None,
@@ -325,10 +342,11 @@ def _in_place(job: Job) -> bool:
     )
 
 
-def blocked_why(world: World, job: Job, now: float) -> str:
+def blocked_why(world: World, job: Job, now: float, largest: LargestGpu | None = None) -> str:
     """Why the job cannot be placed now, whatever is free; "" where nothing but GPUs is missing.
 
-    That it may have to wait for its turn in its array (`Turns`) is left out.
+    That it may have to wait for its turn in its array (`Turns`) is left out. `largest`: `largest_gpu_here`, where it is
+    known already.
     """
     if job.cancelling or job.verdict is not None:
         return "it is being cancelled" if job.cancelling else "its last processes are ending"
@@ -347,6 +365,9 @@ def blocked_why(world: World, job: Job, now: float) -> str:
             else f"{count(job.fruitless, 'failure')} without a new checkpoint"
         )
         return f"pauses after {failures}: {job.last.detail}"
+    if job.running is None and (needed := needed_mib(job)) is not None:
+        lack = (largest or largest_gpu_here(world)).lack(needed)
+        return f"needs {lack}: it waits for a larger one" if lack else ""
     return ""
 
 

@@ -34,6 +34,11 @@ class NodeView:
     distances: tuple[tuple[int, int, int], ...] = ()  # (index, other index, how far: 1 is NVLink); (): not known
     memory: tuple[tuple[int, int], ...] = ()  # (index, MiB) of each GPU whose memory is known
 
+    def holds(self, needs_mib: int | None) -> bool:
+        """Whether a GPU of it has so much memory, or may have it: that of one is not known."""
+        sizes = dict(self.memory)
+        return needs_mib is None or any(sizes.get(gpu, needs_mib) >= needs_mib for gpu in self.gpus)
+
 
 class Standing(IntEnum):
     """Where a job stands between two plans; see the properties of `View`."""
@@ -91,6 +96,7 @@ class JobView:
     usual: UsualJob | None = None  # what is usual of jobs like it; None: nothing is known
     share: Sharing | None = None  # what it agrees to on its GPUs; None: it shares them with nobody
     gpu_memory_mib: int | None = None  # what it takes of each GPU, measured or stated; None: not known
+    needs_mib: int | None = None  # memory that a GPU must have for it, as its user says; None: any will do
     burst: tuple[StagePlan, ...] = ()  # its burst-parallel plans, by GPUs ascending; (): it is not burst-parallel
     end_s: float = 0.0  # what ends of its script take after the last step, as far as is known
     in_end: bool = False  # all of its steps are done, and its script's end runs, or is to run again

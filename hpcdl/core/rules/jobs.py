@@ -23,6 +23,7 @@ from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, meant, ranges, seconds_text
 from hpcdl.core.model.world import Job, JobState, World, beginning_of, can_suspend, floor_of, no_such_job
 from hpcdl.core.rules.dependencies import never_why, surely_before
+from hpcdl.core.rules.gpu_memory import largest_gpu, never_large_enough
 from hpcdl.core.rules.launchers import check_launcher
 from hpcdl.core.rules.retention import as_history, is_retired
 
@@ -106,6 +107,12 @@ class Submitting:
                 check_places(spec, entry.array)
             except ValueError as error:
                 raise CommandRefused(str(error), "array") from None
+        if lacks := never_large_enough(world, spec, self._batch_system):
+            raise CommandRefused(
+                f"it takes {lacks}; no pilot or later allocation may bring a larger one, since there is no batch "
+                "system: ask for less with --gpu-memory, or say nothing of it",
+                "gpu-memory",
+            )
         doubts = doubts_of(world, spec, elsewhere) if strict else ()
         if doubts:
             raise CommandRefused(f"refused by --strict: {doubts[0]}", "strict")
@@ -354,6 +361,8 @@ def doubts_of(world: World, spec: JobSpec, elsewhere: int = 0) -> tuple[str, ...
     if spec.cpus is not None and 0 < processors < spec.cpus:
         many = f"{count(spec.cpus, 'processor')} on a node"
         return (f"it asks for {many}, and the largest has {processors}: it runs with fewer (hpcdl nodes)",)
+    if lacks := largest_gpu(here).lack(spec.gpu_memory_mib):
+        return (f"it takes {lacks}: it waits for a larger one (hpcdl nodes)",)
     return ()
 
 
