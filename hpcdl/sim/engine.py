@@ -68,6 +68,7 @@ class Simulation:
             max_jobs_a_submit=max(10_000, len(workload.jobs)),
             exempt_starts=conditions.exempt_starts,
             sharing=conditions.sharing,
+            batch_system="simulated",  # later nodes of the workload may have larger GPUs: jobs wait for them
         )
         self._believed: dict[str, Profile] = {}
         names: dict[int, str] = {}

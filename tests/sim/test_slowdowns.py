@@ -242,3 +242,18 @@ def test_at_most_one_pair_on_a_gpu_which_agreed_and_fits(
                 both = sorted((run.jobs[number] for number in there), key=lambda each: each.share == ROLES[3])
                 assert [each.share is not None and each.share.role for each in both] == ["foreground", "background"]
                 assert not memory_refusal(16_000, both[0].gpu_memory_mib, both[1].gpu_memory_mib)
+
+
+def test_a_job_waits_for_a_node_whose_gpus_are_large_enough() -> None:
+    small, large = nodes()[0], NodeSpell("n9", 1, memory_mib=40_000, from_s=500.0)
+    jobs = (job("large", 100, None, gpu_memory_mib=20_000), job("small", 100, None))
+    run = simulate(Workload("two sizes", jobs, (small, large)), "adaptive", all_policies(), Conditions())
+    assert not run.problems
+    first, second = run.history.jobs
+    assert first.attempts[0].placement.nodes == ("n9",)
+    assert first.attempts[0].start_at == 500.0
+    assert second.attempts[0].start_at == 0.0
+    never = simulate(Workload("one size", jobs, (small,)), "adaptive", all_policies(), Conditions())
+    assert never.problems[0].endswith(
+        "needs 19.5 GiB of each GPU, and the largest has 15.6 GiB (n1): it waits for a larger one"
+    )
