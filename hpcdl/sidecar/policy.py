@@ -41,10 +41,11 @@ def schedule_incoming(outlook: PoolForecast, job: JobView) -> Scheme | None:
     Lines 12 to 31; None where no optional number fits. Lines 13, 18, 28: MS_min begins at infinity, so a job that can
     start does, whatever that costs the others.
     """
-    return min(_schemes(outlook, job), key=lambda scheme: scheme.forecast, default=None)
+    return min(schemes(outlook, job), key=lambda scheme: scheme.forecast, default=None)
 
 
-def _schemes(outlook: PoolForecast, job: JobView) -> Iterator[Scheme]:
+def schemes(outlook: PoolForecast, job: JobView) -> Iterator[Scheme]:
+    """Lines 14 to 30: every scheme that fits, those with the fewest GPUs first, then as the givers were submitted."""
     free = outlook.pool.free
     removable = _removable(outlook) if job.nodes == 1 else {}
     options: dict[str, tuple[int, ...]] = {
@@ -104,23 +105,23 @@ class Addition:
     forecast: MakespanForecast
 
 
-def schedule_running(outlook: PoolForecast, at_any_cost: bool = False) -> Addition | None:
+def schedule_running(outlook: PoolForecast) -> Addition | None:
     """Algorithm 2, reshape up of a running job: the addition with the smallest predicted makespan, or None.
 
-    Lines 10 to 20. Line 11 begins at MS_min = infinity, so that any addition is better than none: that is
-    `at_any_cost`. Else it begins at what is predicted without an addition: a job that would lose more by the reshape
-    than it gains is left alone.
+    Lines 10 to 20. Line 11 begins at MS_min = infinity, so that any addition is better than none (`letter.py` does).
+    Here it begins at what is predicted without an addition: a job that would lose more by the reshape than it gains is
+    left alone.
     """
     least = outlook.forecast()
     found = (
         each
-        for each in _additions(outlook)
-        if at_any_cost or (each.forecast.makespan_s, each.forecast.sum_s) < (least.makespan_s, least.sum_s)
+        for each in additions(outlook)
+        if (each.forecast.makespan_s, each.forecast.sum_s) < (least.makespan_s, least.sum_s)
     )
     return min(found, key=lambda each: each.forecast, default=None)
 
 
-def _additions(outlook: PoolForecast) -> Iterator[Addition]:
+def additions(outlook: PoolForecast) -> Iterator[Addition]:
     """Lines 4 to 9 and 12 to 16: on its own node with the GPUs that it has, on another one with idle ones only.
 
     Of other nodes with enough idle GPUs of a type, the one with the fewest: the paper's cluster has one a type.
@@ -172,14 +173,13 @@ class SideCar:
     """
 
     name = "elastic"
-
-    def __init__(self, at_any_cost: bool = False) -> None:
-        """`at_any_cost`: line 11 of Algorithm 2 to the letter, see `schedule_running`."""
-        self._at_any_cost = at_any_cost
+    end_terms = False
+    incoming = staticmethod(schedule_incoming)
+    running = staticmethod(schedule_running)
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        outlook = outlook_of(view)
+        outlook = outlook_of(view, self.end_terms)
         say_kept(outlook)
         wake: list[float | None] = []
         warm: list[int] = []
@@ -187,7 +187,7 @@ class SideCar:
         pool = outlook.pool
         for job in pool.queue():
             never = impossible(pool, job)
-            scheme = schedule_incoming(outlook, job) if first is None and not never else None
+            scheme = self.incoming(outlook, job) if first is None and not never else None
             if never:
                 pool.refuse(job, never)
             elif scheme is None:
@@ -196,9 +196,14 @@ class SideCar:
             else:
                 _apply(outlook, job, scheme, wake, warm)
         if first is None:
-            _add_to_running(outlook, self._at_any_cost)
+            self._add_to_running(outlook)
         wake.append(outlook.look_again_at(first is not None))
         return replace(pool.plan(tuple(warm)), wake_at=min((at for at in wake if at is not None), default=None))
+
+    def _add_to_running(self, outlook: PoolForecast) -> None:
+        """Algorithm 2 until it finds nothing; a job is reshaped once in a decision."""
+        while any(outlook.pool.free.values()) and (found := self.running(outlook)) is not None:
+            add(outlook, found)
 
 
 def _apply(outlook: PoolForecast, job: JobView, scheme: Scheme, wake: list[float | None], warm: list[int]) -> None:
@@ -261,15 +266,6 @@ def say_kept(outlook: PoolForecast) -> None:
                 f"{count(held.gpus, 'GPU')}{each} of {fold_nodes(held.placement.nodes)}: ends in "
                 f"{seconds_text(held.ends_s)}, the last of all jobs in {seconds_text(outlook.forecast().makespan_s)}"
             )
-
-
-def _add_to_running(outlook: PoolForecast, at_any_cost: bool) -> None:
-    """Algorithm 2 until it finds nothing; a job is reshaped once in a decision."""
-    while any(outlook.pool.free.values()):
-        found = schedule_running(outlook, at_any_cost)
-        if found is None:
-            return
-        add(outlook, found)
 
 
 def add(outlook: PoolForecast, found: Addition) -> None:

@@ -3,7 +3,8 @@
 The cost terms are those of section III-C of the paper, in seconds from now: a job's initialisation, the start of its
 training process, training, checkpoint, and the end of process and job. `Profile.startup_s` holds the first two, of
 which `gate_s` (the early initialisation) may be over before there are GPUs; `Profile.restart_s` holds checkpoint, stop
-and start for a reshape. What comes after the last step is the same on any number of GPUs: it is left out.
+and start for a reshape. What comes after the last step is the same on any number of GPUs: it is left out, but under
+`elastic-letter` (`PoolForecast.end_terms`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,11 +69,13 @@ class RunningJob:
 class PoolForecast:
     """A pool with the predicted end of every job that has GPUs in it.
 
-    `promised`: ends of jobs that are initialised ahead, by id, seconds from now; they have no GPUs yet.
+    `promised`: ends of jobs that are initialised ahead, by id, seconds from now; they have no GPUs yet. `end_terms`:
+    ends hold the checkpoint before the termination, and the terminations of process and job (`Profile.save_for`).
     """
 
     pool: Pool
     kinds: dict[str, str]
+    end_terms: bool = False
     held: dict[int, RunningJob] = field(default_factory=dict)
     promised: dict[int, float] = field(default_factory=dict)
     _left: dict[int, float] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class PoolForecast:
     def start_ends_s(self, job: JobView, nodes: tuple[str, ...], gpus: int, wait_s: float = 0.0) -> float:
         """The end of an incoming job on these GPUs; `wait_s`: for how long they keep its start waiting."""
         begins = wait_s + start_s(job, self.now, nodes, gpus * len(nodes))
-        return begins + self.steps_left(job) / self.rate(job, nodes, gpus)
+        return begins + self.steps_left(job) / self.rate(job, nodes, gpus) + self.terminates_s(job)
 
     def reshaped_ends_s(self, held: RunningJob, node: str, gpus: int, after_s: float = 0.0) -> float:
         """The end of a running job of one node with `gpus` GPUs on `node`, reshaped in `after_s` seconds."""
@@ -108,7 +111,11 @@ class PoolForecast:
         if left <= 0:
             return held.ends_s
         stall = reshape_s(held.job, held.gpus, gpus, moved=node != held.node)
-        return after_s + stall + left / self.rate(held.job, [node], gpus)
+        return after_s + stall + left / self.rate(held.job, [node], gpus) + self.terminates_s(held.job)
+
+    def terminates_s(self, job: JobView) -> float:
+        """What comes after the last step: checkpoint, and the end of process and job; 0 without `end_terms`."""
+        return job.profile.save_for(moved=True) if self.end_terms and job.profile is not None else 0.0
 
     def put(self, job: JobView, placement: Placement, ends_s: float) -> None:
         """Notes that the job has these GPUs in the plan, and is settled."""
@@ -200,10 +207,10 @@ def _take_back(pool: Pool, job: JobView, placement: Placement) -> None:
             pool.free[node] = sorted({*pool.free[node], gpu})
 
 
-def outlook_of(view: View) -> PoolForecast:
+def outlook_of(view: View, end_terms: bool = False) -> PoolForecast:
     """The forecast of a view in which every job keeps what it has or is about to have."""
     pool = pool_of(view)
-    outlook = PoolForecast(pool, {node.name: node.kind for node in view.nodes})
+    outlook = PoolForecast(pool, {node.name: node.kind for node in view.nodes}, end_terms)
     for job in view.jobs:
         placement = pool.placements.get(job.id)
         if placement is None:
@@ -214,6 +221,7 @@ def outlook_of(view: View) -> PoolForecast:
         running = job.placement is not None and placement.same_gpus(job.placement)
         wait = stalled_s(job, view.now) if running else _restart_s(job, view.now, placement)
         ends = wait + outlook.steps_left(job) / outlook.rate(job, placement.nodes, placement.per_node)
+        ends += outlook.terminates_s(job)
         outlook.held[job.id] = RunningJob(job, placement, wait, ends, settled=not running)
     outlook.add_up()
     return outlook

@@ -9,7 +9,7 @@ from tests.sidecar.views import RESNET, job, running, view
 def test_registered() -> None:
     policies = Policies()
     policies.add(*POLICIES)
-    assert policies.names() == ("elastic", "k8s-default", "optimus")
+    assert policies.names() == ("elastic", "elastic-letter", "k8s-default", "optimus")
     assert all(policies.make(name).name == name for name in policies.names())
 
 

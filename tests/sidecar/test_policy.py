@@ -222,8 +222,3 @@ def test_blocked_impossible_and_bare() -> None:
     plan = decide(SideCar(), view(away))
     assert gpus(plan) == ["n9:0,1"]
     assert "agent is away" in reasons(plan)[0]
-
-
-def test_line_11_to_the_letter() -> None:
-    plan = decide(SideCar(at_any_cost=True), view(running(1, 0, 1, step=850)))
-    assert gpus(plan) == ["n1:0,1,2,3"]

@@ -82,7 +82,7 @@ def registry() -> Policies:
     return policies
 
 
-@pytest.mark.parametrize("policy", ["elastic", "k8s-default", "optimus"])
+@pytest.mark.parametrize("policy", ["elastic", "elastic-letter", "k8s-default", "optimus"])
 @given(
     workload=workloads(),
     warm=st.booleans(),

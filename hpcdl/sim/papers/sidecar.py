@@ -14,7 +14,7 @@ from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile
 from hpcdl.report.history import JobAttempt, JobHistory
-from hpcdl.sidecar import K8sDefault, SideCar
+from hpcdl.sidecar import K8sDefault, SideCarLetter
 from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
@@ -116,9 +116,10 @@ def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
     """The case study; W1 to W4 on the files' seeds, on as many others of the same kind, and at a tenth of the costs."""
     seeds = tuple(seeds)
     of = ("k8s-default", "optimus", "elastic", "adaptive")
+    beside = ("k8s-default", "optimus", "elastic", "elastic-letter", "adaptive")
     return (
         case_table(),
-        workloads_table("SideCar W1 to W4", seeds, of, paper=True),
+        workloads_table("SideCar W1 to W4", seeds, beside, paper=True),
         workloads_table("SideCar W1 to W4, unseen seeds", UNSEEN[: len(seeds)], of),
         workloads_table("SideCar W1 to W4, costs at a tenth", seeds, ("elastic", "adaptive"), costs=0.1),
         lengths_table(seeds[:FEW]),
@@ -207,8 +208,8 @@ def case_table() -> PaperTable:
     for name, workload in case_study().items():
         policies = Policies()
         policies.register("default", partial(K8sDefault, draws(workload)))
-        policies.register("termination", partial(SideCar, at_any_cost=True))
-        policies.register("sidecar", partial(SideCar, at_any_cost=True))
+        policies.register("termination", SideCarLetter)
+        policies.register("sidecar", SideCarLetter)
         run = simulate(workload, name, policies, conditions_for(name))
         result = summarise(run)
         rows.append(
