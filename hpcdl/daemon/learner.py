@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from hpcdl.core.model.plan import Profiles
-from hpcdl.core.model.profile import Observations, Profile
+from hpcdl.core.model.profile import MetricPoints, Observations, Profile
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import World
 
@@ -35,15 +36,21 @@ class Learner:
             made = self._made = (shape, learner(*shape))
         return made[1](key, seen)
 
-    def foresee(self, points: tuple[tuple[int, float], ...], target: float) -> float | None:
-        """See `Profiles`: Optimus's fit."""
-        from hpcdl.estimators.convergence import predict_steps
-
-        return predict_steps(points, target)
+    def foresee(self, points: MetricPoints, target: float, earlier: MetricPoints) -> float | None:
+        """See `Profiles`: Optimus's fit, whose first points are those of an earlier job."""
+        return _foreseen(points, target, earlier)
 
     def profiles(self, by_name: Mapping[str, Profile]) -> Profiles:
         """Those profiles, and the hooks."""
         return Profiles(by_name, self.learn, self.foresee)
+
+
+@lru_cache(maxsize=256)
+def _foreseen(points: MetricPoints, target: float, earlier: MetricPoints) -> float | None:
+    """Lists, answers and decisions ask for the same again and again."""
+    from hpcdl.estimators.convergence import predict_steps, still_to_come
+
+    return predict_steps(points, target, coming=still_to_come(points, earlier))
 
 
 def shape_of(world: World) -> _Shape:

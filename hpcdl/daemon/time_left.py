@@ -61,7 +61,8 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
 
 def _trains(world: World, job: Job, running: Incarnation, profiles: Profiles, now: float) -> TimeLeft | None:
     """Until its last step."""
-    total, placement = profiles.total_of(job), running.placement
+    seen = world.observed.get(job.spec.learns_as)
+    total, placement = profiles.total_of(job, seen), running.placement
     if not total or placement is None:
         return None
     left = total - (job.progress.step or 0)
@@ -75,7 +76,6 @@ def _trains(world: World, job: Job, running: Incarnation, profiles: Profiles, no
     profile = profiles.of(job, observations_of(world, job.spec.learns_as))
     if profile is None:
         return None
-    seen = world.observed.get(job.spec.learns_as)
     if seen is not None and job.spec.burst and job.spec.profile is None:
         profile = measured(profile, seen)  # as the policy sees it: plans are promises
     kinds = {gpu.name for gpu in world.nodes[placement.nodes[0]].gpus}

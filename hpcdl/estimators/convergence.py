@@ -24,15 +24,27 @@ FURTHEST = 1_000.0  # times the last step seen; a target beyond that is out of s
 SCAN = 41  # asymptotes that are tried
 ROUNDS = 20  # of Gauss and Newton, at most
 WINDOW = 2  # points on either side, by which an outlier is known
+PACES = np.geomspace(1 / 8, 8, 97)  # that are tried
+PACE_SIGMA = 0.5
+SHOWN = 2 * WINDOW + 2  # points that show a curve
+UNLIKE = 4.0  # times the variance of its points about the earlier job's curve: then that is not its curve
+LEAST_ERROR = 0.01  # of the metric's range: no two jobs are alike to the last digit
 FAR = 3.0  # times the usual distance of a point from its neighbours
 
 
-def predict_steps(points: Sequence[tuple[float, float]], target: float, rising: bool = True) -> float | None:
+def predict_steps(
+    points: Sequence[tuple[float, float]],
+    target: float,
+    rising: bool = True,
+    coming: Sequence[tuple[float, float]] = (),
+) -> float | None:
     """Steps, counted from the first one of the job, after which the metric reaches `target`.
 
     points: (step, metric) in any order; of several with the same step the last one counts. rising: the metric is an
     accuracy, else a loss. An accuracy is expected to end at 1 at most, or at 100 where a point or the target lies above
     1, or anywhere where one lies above 100.
+
+    coming: points that the job is expected to reach (`still_to_come`); they are fitted, too.
 
     Where a point has reached the target already, its step. None where nothing can be said: fewer than three steps seen,
     a metric that does not move towards the target, a fitted asymptote short of it, or one that is reached a thousand
@@ -52,9 +64,48 @@ def predict_steps(points: Sequence[tuple[float, float]], target: float, rising: 
     reached = np.flatnonzero(seen >= target if rising else seen <= target)
     if len(reached):
         return float(steps[reached[0]])
+    if coming:
+        more = sorted(coming)
+        steps = np.concatenate([steps, [step for step, _ in more]])
+        seen = np.concatenate([seen, [metric for _, metric in more]])
     if len(steps) < FEWEST:
         return None
-    return _extrapolate(steps, *_as_loss(seen, target, rising))
+    least = float(steps[len(metrics) - 1]) if metrics else 0.0
+    return _extrapolate(steps, *_as_loss(seen, target, rising), least)
+
+
+def still_to_come(
+    points: Sequence[tuple[float, float]], earlier: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """The points of an earlier job that are still to come for one of its kind, in steps of that one.
+
+    The accuracy profile of the SideCar paper (table V): before a job reports anything, the profile's points are all
+    that there is (section III-C). Later its own take their place, up to its last step; those after that are to come at
+    its own pace. None are where its own show that its curve is another. points, earlier: (step, accuracy) in any order.
+    """
+    own, known = sorted(dict(points).items()), sorted(dict(earlier).items())
+    if not own or not known:
+        return known
+    pace, alike = _pace(np.array(own, dtype=np.float64), np.array(known, dtype=np.float64))
+    if not alike:
+        return []
+    return [(pace * step, metric) for step, metric in known if pace * step > own[-1][0]]
+
+
+def _pace(own: _Array, earlier: _Array) -> tuple[float, bool]:
+    """How many steps the job makes for one of the earlier one's, most likely: of `PACES` the one at which its points
+    lie closest to the earlier one's curve, where paces differ by a factor of exp(PACE_SIGMA) mostly. And whether they
+    lie on it, as far as that shows."""
+    steps, metrics = earlier[:, 0], _smooth(earlier[:, 1])
+    there = np.interp(own[:, 0] / PACES[:, None], steps, metrics)
+    errors = np.sum((own[:, 1] - there) ** 2, axis=1)
+    bends = np.diff(earlier[:, 1], 2)  # of independent errors, six times their variance
+    variance = float(np.mean(bends**2)) / 6 if len(bends) else 0.0
+    least = (LEAST_ERROR * float(np.ptp(metrics))) ** 2
+    unlikely = errors / max(variance, least, 1e-12)
+    best = int(np.argmin(unlikely + (np.log(PACES) / PACE_SIGMA) ** 2))
+    alike = len(own) < SHOWN or float(unlikely[best]) <= UNLIKE * len(own)
+    return float(PACES[best]), alike
 
 
 def _smooth(seen: _Array) -> _Array:
@@ -88,7 +139,8 @@ def _as_loss(seen: _Array, target: float, rising: bool) -> tuple[_Array, float]:
     return losses / scale, goal / scale
 
 
-def _extrapolate(steps: _Array, losses: _Array, goal: float) -> float | None:
+def _extrapolate(steps: _Array, losses: _Array, goal: float, least: float) -> float | None:
+    """`least`: no earlier than that, as no point of the job has reached the goal yet."""
     last = float(steps[-1])
     b0, b1, b2 = _fit(steps / last, losses)
     if b0 <= 0 or b2 >= goal:
@@ -96,7 +148,7 @@ def _extrapolate(steps: _Array, losses: _Array, goal: float) -> float | None:
     reached = (1 / (goal - b2) - b1) / b0
     if not reached <= FURTHEST:
         return None
-    return max(reached, 1.0) * last  # no point has reached it yet
+    return max(reached * last, least)
 
 
 def _fit(k: _Array, losses: _Array) -> tuple[float, float, float]:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from hpcdl.client import Client, ClientError, path_with
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
-from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
-from hpcdl.core.model.world import GpuInfo, Node, World
+from hpcdl.core.model.profile import MetricCurve, Observation, Observations, Profile, Timing
+from hpcdl.core.model.world import GpuInfo, Job, JobProgress, Node, World
+from hpcdl.daemon.api.estimates import metric_text
 from hpcdl.daemon.api.profiles import profile_row, profile_rows
 from hpcdl.daemon.learner import Learner, shape_of
 from tests.support.waiting import until
@@ -129,9 +131,36 @@ def test_a_metric_is_foreseen_by_optimus_fit() -> None:
     profiles = Learner(World).profiles({})
     assert profiles.foresee is not None
     points = tuple((step, 1 - 1 / (1 + step / 50)) for step in range(10, 200, 10))
-    steps = profiles.foresee(points, 0.95)
+    steps = profiles.foresee(points, 0.95, ())
     assert steps is not None
     assert steps == pytest.approx(950, rel=0.05)
+    assert profiles.foresee((), 0.95, points) == pytest.approx(steps), "those of an earlier job come first"
+    twice = tuple((2 * step, metric) for step, metric in points[:8])
+    assert profiles.foresee(twice, 0.75, points) == pytest.approx(300, rel=0.05)
+
+
+def test_what_the_length_of_a_job_with_a_target_rests_on() -> None:
+    world = small_world()
+    told = Profile(
+        "told", ((1, 1, 1.0),), accuracy=tuple((step, 1 - 1 / (1 + step / 50)) for step in range(0, 500, 50))
+    )
+    profiles = Learner(lambda: world).profiles({"told": told})
+    spec = JobSpec(("python", "x.py"), "a", accuracy_target=0.95)
+    job = Job(7, spec, 0.0)
+    assert metric_text(world, job, profiles) == "when its metric reaches 0.95 is not known yet"
+    named = replace(job, spec=replace(spec, profile="told"))
+    assert metric_text(world, named, profiles).endswith("reach 0.95 after 950 steps: by the curve of its profile")
+    world.observed["a @ x.py"] = replace(world.observed["a @ x.py"], metric=MetricCurve(3, told.accuracy))
+    assert metric_text(world, named, profiles).endswith("reach 0.95 after 950 steps: by the curve of job 3")
+    own = replace(job, progress=JobProgress(100, accuracy=((50, 0.333), (100, 0.5))))
+    said = metric_text(world, own, profiles)
+    assert said.endswith("steps: by 2 reports of its own and the curve of job 3")
+    assert 1200 < int(said.split("after ")[1].split()[0]) < 2100, "it takes twice as long to as much"
+    assert metric_text(world, replace(own, progress=JobProgress(100, 200)), profiles) == ""
+    assert metric_text(world, replace(job, spec=replace(spec, accuracy_target=None)), profiles) == ""
+    row = profile_row(world, profiles, "a @ x.py")
+    assert row is not None
+    assert row["accuracy"][1] == row["profile"]["accuracy"][1] == {"step": 50, "metric": 0.5}
 
 
 def test_rows_of_profiles() -> None:

@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from hpcdl.estimators.convergence import predict_steps
+from hpcdl.estimators.convergence import predict_steps, still_to_come
 
 Points = list[tuple[float, float]]
 
@@ -65,6 +65,67 @@ def test_more_points_predict_better() -> None:
     assert medians[2] < 0.05
     assert medians[2] < medians[1] < medians[0]
     assert late[1] == 0
+
+
+def _errors(fraction: float, pace_sigma: float, noise: float) -> tuple[list[float], list[float], int]:
+    """Relative errors after that fraction of the way, with an earlier job's curve and without; how often nothing was
+    said without. The earlier job made `exp(pace_sigma * normal)` steps for one of the job."""
+    rng = np.random.default_rng(7)
+    with_earlier, without, silent = [], [], 0
+    for _ in range(60):
+        top, b1, wanted, short = rng.uniform([0.75, 1.2, 500, 0.02], [0.97, 3.0, 5000, 0.06])
+        b0, pace = (1 / short - b1) / wanted, math.exp(pace_sigma * float(rng.normal()))
+
+        def curve(steps: list[float], pace: float, values: tuple[float, float, float]) -> Points:
+            top, b0, b1 = values
+            return [(k, top - loss(k / pace, b0, b1, 0.0) + noise * float(rng.normal())) for k in steps]
+
+        earlier = curve(np.linspace(0, wanted * pace, 40).tolist(), pace, (top, b0, b1))
+        many = math.ceil(20 * fraction)
+        steps = np.linspace(0, wanted * fraction, many + 1)[1:].tolist()
+        points = curve(steps, 1.0, (top, b0, b1))
+        predicted = predict_steps(points, top - short, coming=still_to_come(points, earlier))
+        assert predicted is not None
+        with_earlier.append(abs(predicted / wanted - 1))
+        alone = predict_steps(points, top - short)
+        if alone is None:
+            silent += 1
+        else:
+            without.append(abs(alone / wanted - 1))
+    return with_earlier, without, silent
+
+
+@pytest.mark.parametrize("pace_sigma", [0.0, 0.3, 0.7])
+def test_an_earlier_job_says_how_long_a_later_one_is_before_its_own_points_do(pace_sigma: float) -> None:
+    at_once, _, silent = _errors(0.0, pace_sigma, noise=0.003)
+    assert silent == 60, "without an earlier one nothing is known then"
+    assert statistics.median(at_once) < 0.03 + 0.8 * pace_sigma
+    for fraction, most in ((0.1, 0.06), (0.3, 0.05), (0.7, 0.04)):
+        found, alone, silent = _errors(fraction, pace_sigma, noise=0.003)
+        assert statistics.median(found) < most
+        if not silent:
+            assert statistics.median(found) < 1.1 * statistics.median(alone)
+
+
+def test_where_a_job_goes_its_own_way_the_earlier_one_says_nothing() -> None:
+    other = [(float(k), 0.7 - loss(k, 0.05, 1.6, 0.0)) for k in range(0, 600, 20)]
+    points = [(float(k), 0.93 - loss(k, 0.01, 1.2, 0.0)) for k in range(0, 200, 10)]
+    assert still_to_come(points, other) == []
+    assert still_to_come(points[:3], other), "three points do not show that"
+    assert still_to_come([], other) == other
+    assert still_to_come(points, []) == []
+    past = [(float(k), 0.93 - loss(k, 0.01, 1.2, 0.0)) for k in range(0, 100, 10)]
+    assert still_to_come(points, past) == [], "it went further"
+    assert still_to_come(points, [(900.0, 0.9)]) == []
+
+
+def test_of_what_is_to_come_nothing_counts_as_reached() -> None:
+    points = [(float(k), 0.93 - loss(k, 0.01, 1.2, 0.0)) for k in range(0, 700, 20)]
+    wanted = (1 / 0.08 - 1.2) / 0.01
+    spike = [(step, 0.9 if step == 400.0 else metric) for step, metric in [*points, (1400.0, 0.865)]]
+    predicted = predict_steps(points[:3], 0.85, coming=still_to_come(points[:3], spike))
+    assert predicted == pytest.approx(wanted, rel=0.15)
+    assert predict_steps(points[:12], 0.85, coming=[(1000.0, 0.84), (1200.0, 0.855)]) == pytest.approx(wanted, rel=0.1)
 
 
 def test_an_outlier_changes_little() -> None:

@@ -150,7 +150,12 @@ def test_it_decides_as_the_literal_algorithms(data: st.DataObject) -> None:
         if n > len(free):
             continue
         held, free = free[:n], free[n:]
-        more: dict[str, Any] = {"profile": data.draw(profiles()), "counts": counts, "gpus_min": counts[0], "gpus_max": counts[-1]}
+        more: dict[str, Any] = {
+            "profile": data.draw(profiles()),
+            "counts": counts,
+            "gpus_min": counts[0],
+            "gpus_max": counts[-1],
+        }
         jobs.append(Running(running(number, *held, total=data.draw(st.integers(10, 9_000)), **more), n))
     counts = data.draw(numbers)
     new = None

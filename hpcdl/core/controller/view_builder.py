@@ -19,7 +19,7 @@ from hpcdl.core.model.health import Avoided
 from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.plan import JobView, NodeView, Profiles, Standing, View, held_on
-from hpcdl.core.model.profile import Observations, Profile, Timing, UsualJob
+from hpcdl.core.model.profile import MetricCurve, MetricPoints, Observations, Profile, Timing, UsualJob
 from hpcdl.core.model.sharing import known_memory_mib
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, gpu_kind
@@ -39,6 +39,7 @@ class _JobInputs:
     profile: Profile | None
     view: JobView
     exempt: Exemption | None = None
+    earlier: MetricPoints = ()  # as `Profiles.metric_before`
 
 
 _Alike = tuple[tuple[Group, ...], str | None]
@@ -72,7 +73,7 @@ class Views:
         self._restless: set[int] = set()
         self._learns: dict[int, _Alike] = {}
         self._alike: dict[_Alike, set[int]] = {}
-        self._last_learnt: dict[_Alike, tuple[Profile | None, UsualJob | None]] = {}
+        self._last_learnt: dict[_Alike, tuple[Profile | None, UsualJob | None, MetricCurve | None]] = {}
         self._turns = Turns()
         self._large: set[int] = set()  # jobs that say how much memory a GPU must have
         self._largest: LargestGpu | None = None  # None: nobody has asked for it since the nodes changed
@@ -171,9 +172,11 @@ class Views:
             self._last_learnt.pop(key, None)
         for key, numbers in self._alike.items():
             job = world.jobs[next(iter(numbers))]
-            learnt = (self._profile(world, job, key[0], profiles), self._histories.usual(key[0]))
-            known = self._last_learnt.get(key, (None, None))
-            if learnt[0] is not known[0] or learnt[1] != known[1]:
+            seen = world.observed.get(job.spec.learns_as)
+            metric = None if seen is None else seen.metric
+            learnt = (self._profile(world, job, key[0], profiles), self._histories.usual(key[0]), metric)
+            known = self._last_learnt.get(key, (None, None, None))
+            if learnt[0] is not known[0] or learnt[1] != known[1] or metric is not known[2]:
                 self._last_learnt[key] = learnt
                 found |= numbers
         return found
@@ -187,12 +190,15 @@ class Views:
         background = job.running is not None and job.running.is_background
         exempt = None if background else exemption(world, job, profile, self._exempt_starts, usual)
         end_s = script_end_s(world, job) or 0.0
+        seen = world.observed.get(job.spec.learns_as)
+        earlier = () if job.spec.accuracy_target is None else profiles.metric_before(job, seen)
         known = self._jobs.get(job.id)
         if (
             known is not None
             and known.job is job
             and known.target is target
             and known.profile is profile
+            and known.earlier is earlier
             and known.view.usual == usual
             and known.view.blocked == blocked
             and known.exempt == exempt
@@ -205,13 +211,14 @@ class Views:
         if (
             known is not None
             and before is not None
+            and known.earlier is earlier
             and (before.accuracy is after.accuracy and before.total is after.total)
         ):
             total = known.view.total
         else:
-            total = profiles.total_of(job)
+            total = profiles.total_of(job, seen)
         view = _job_view(job, target, profile, usual, total, blocked, largest, exempt, now, end_s)
-        self._jobs[job.id] = _JobInputs(job, target, profile, view, exempt)
+        self._jobs[job.id] = _JobInputs(job, target, profile, view, exempt, earlier)
         return view
 
     def _profile(self, world: World, job: Job, groups: tuple[Group, ...], profiles: Profiles) -> Profile | None:

@@ -461,6 +461,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         ob.observe_save(world, job, incarnation, at)
     if event.cause is Cause.DONE:
         ob.observe_end(world, job, incarnation, at)
+    ob.observe_metric(world, job)
     if not event.perhaps_own:
         note_ending(world, job.id, incarnation, event.cause, at)
     before, failed = job.failures, event.cause in FAILURES

@@ -15,6 +15,7 @@ from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Plac
 from hpcdl.core.model.plan import Arrival
 from hpcdl.core.model.profile import (
     AttemptRate,
+    MetricCurve,
     Observation,
     Observations,
     Point,
@@ -34,6 +35,9 @@ MEMORY_TIMES = 30.0
 
 POINTS = 64
 """Points of a metric that are kept."""
+
+FAR_ENOUGH = 2
+"""A newer curve of a metric takes the place of an older one of up to so many times as many steps."""
 
 KEPT = 1_000
 """Kinds of jobs (by model and script) of which is kept what was seen; those that ran last."""
@@ -110,7 +114,7 @@ def _learn_rate(world: World, job: Job, run: AttemptRate, counted_before: StepSu
     rates = (*others[-KEPT_RATES + 1 :], Observation(*spot, steps, seconds))
     runs = [each for each in before.runs if (each.job, each.attempt) != (run.job, run.attempt) or _spot(each) != spot]
     runs = [*runs[-KEPT_RUNS + 1 :], run]
-    _keep(world, job, Observations(rates, before.times, tuple(runs), differ=differences(runs)))
+    _keep(world, job, replace(before, rates=rates, runs=tuple(runs), differ=differences(runs)))
 
 
 def _spot(seen: Observation | AttemptRate) -> tuple[str, int, int]:
@@ -146,6 +150,20 @@ def observe_end(world: World, job: Job, incarnation: Incarnation, at: float) -> 
     exited = [part.exited_at for part in incarnation.parts if part.exited_at is not None]
     if incarnation.end_at is not None and max(exited, default=at) >= incarnation.end_at:
         _took(world, job, OF_AN_END, max(exited, default=at) - incarnation.end_at)
+
+
+def observe_metric(world: World, job: Job) -> None:
+    """An attempt of it ended: keeps how its metric went, for the jobs like it that come.
+
+    Not where the curve that is kept is of a job that went more than twice as far: that one says more.
+    """
+    points = tuple(sorted(dict(job.progress.accuracy).items()))
+    if not points:
+        return
+    before = world.observed.get(job.spec.learns_as, Observations())
+    known = before.metric
+    if known is None or known.job == job.id or FAR_ENOUGH * points[-1][0] >= known.points[-1][0]:
+        _keep(world, job, replace(before, metric=MetricCurve(job.id, points)))
 
 
 def end_s(world: World, job: Job) -> float | None:

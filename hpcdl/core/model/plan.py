@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, overload
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.job import JobSpec, Sharing, StagePlan
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
-from hpcdl.core.model.profile import MAX_GPUS, Observations, Profile, UsualJob
+from hpcdl.core.model.profile import MAX_GPUS, MetricPoints, Observations, Profile, UsualJob
 from hpcdl.core.model.sharing import agreement_refusal, memory_refusal
 from hpcdl.core.model.units import GpuRef, count, fold_nodes, one_of
 from hpcdl.core.model.world import Job, JobState, Target
@@ -410,7 +410,7 @@ BURST_STARTUP_S, BURST_SAVE_S = 30.0, 2.0
 
 Learn: TypeAlias = Callable[[str, Observations], Profile | None]
 
-Foresee: TypeAlias = Callable[[tuple[tuple[int, float], ...], float], float | None]
+Foresee: TypeAlias = Callable[[MetricPoints, float, MetricPoints], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +425,7 @@ class Profiles:
         None  # a profile from what was observed of jobs alike (`JobSpec.learns_as`); None: no estimates
     )
     foresee: Foresee | None = (
-        None  # the step at which a metric reaches a target, from (step, metric); None: no estimates
+        None  # the step at which a job's metric reaches a target, from its and an earlier job's; None: no estimates
     )
 
     def of(self, job: Job, seen: Observations | None = None) -> Profile | None:
@@ -436,14 +436,27 @@ class Profiles:
             return burst_profile(job.spec)
         return self.learn(job.spec.learns_as, seen) if self.learn is not None and seen is not None else None
 
-    def total_of(self, job: Job) -> int | None:
-        """Steps of the job in all: as it or its trainer says, else when its metric will have reached its target."""
+    def total_of(self, job: Job, seen: Observations | None) -> int | None:
+        """Steps of the job in all: as it or its trainer says, else when its metric will have reached its target.
+
+        `seen`: of jobs alike (`JobSpec.learns_as`).
+        """
         total, accuracy, target = job.progress.total, job.progress.accuracy, job.spec.accuracy_target
-        if total is not None or self.foresee is None or target is None or not accuracy:
+        if total is not None or self.foresee is None or target is None:
             return total
-        steps = self.foresee(accuracy, target)
+        earlier = self.metric_before(job, seen)
+        if not accuracy and not earlier:
+            return None
+        steps = self.foresee(accuracy, target, earlier)
         # Past the prediction and short of the target still: it goes on for a while, as far as anybody knows.
-        return None if steps is None else max(math.ceil(steps), accuracy[-1][0] + 1)
+        return None if steps is None else max(math.ceil(steps), accuracy[-1][0] + 1 if accuracy else 1)
+
+    def metric_before(self, job: Job, seen: Observations | None) -> MetricPoints:
+        """How the metric of an earlier job like it went, else as the profile that it names says; () where neither."""
+        if seen is not None and seen.metric is not None and seen.metric.job != job.id:
+            return seen.metric.points
+        named = self.by_name.get(job.spec.profile.lower()) if job.spec.profile else None
+        return () if named is None else named.accuracy
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,9 @@ from typing import Any, TypeAlias
 Point: TypeAlias = tuple[int, int, float]
 """(nodes, GPUs per node, steps/s), as measured or assumed."""
 
+MetricPoints: TypeAlias = tuple[tuple[int, float], ...]
+"""(step, accuracy or the like after it) of a job, by step ascending: table V of the SideCar paper."""
+
 MAX_NODES = 100_000
 MAX_GPUS = 1_024
 _TIE = 1e-9
@@ -128,6 +131,14 @@ class UsualJob:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricCurve:
+    """How the metric of one job went, as its trainers reported it, thinned out."""
+
+    job: int
+    points: MetricPoints
+
+
+@dataclass(frozen=True, slots=True)
 class Observations:
     """What was seen of jobs that scale alike: how fast they trained, and how long starts and suspends took."""
 
@@ -138,6 +149,8 @@ class Observations:
     trials: tuple[RateTrial, ...] = ()  # what the rates rest on; only in what a profile is made of
     # How much jobs differ in their rates: the sum of squares of logarithms, and for how many jobs it counts.
     differ: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+    # Of the last job that went far enough, None where none reported a metric. Earlier snapshots lack it.
+    metric: MetricCurve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,7 @@ class Profile:
     times_spread: how far starts, saves and resumes differ from one to the next: sigma of a lognormal factor on each.
     measured: (kind, nodes, GPUs on each) at which the rates were measured while it ran; None: all are taken as true.
     trials: what learnt rates rest on, by number of GPUs; () of a profile that was given.
+    accuracy: how the metric of such a job goes, the first points of the fit of what is left to do for `--accuracy`.
     source: where the numbers come from, in words: measured on what, or assumed, or a fit.
     """
 
@@ -186,6 +200,7 @@ class Profile:
     times_spread: float = 0.0
     measured: tuple[tuple[str, int, int], ...] | None = None
     trials: tuple[RateTrial, ...] = ()
+    accuracy: MetricPoints = ()
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _best: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -209,6 +224,11 @@ class Profile:
                 self._wrong(key, f"must be a finite {unit}, 0 or more, got {seconds:g}")
         if self.times_spread > MOST_TIMES_SPREAD:
             self._wrong("times_spread", f"must be {MOST_TIMES_SPREAD:g} or less, got {self.times_spread:g}")
+        for index, (step, metric) in enumerate(self.accuracy):
+            if step < 0 or not math.isfinite(metric):
+                self._wrong(f"accuracy[{index}]", f"needs step >= 0 and a finite metric, got {step} and {metric:g}")
+            if index and step <= self.accuracy[index - 1][0]:
+                self._wrong(f"accuracy[{index}]", f"steps must ascend, got {step} after {self.accuracy[index - 1][0]}")
         if self.gate_s > self.startup_s:
             self._wrong("gate_s", f"is a part of startup_s ({self.startup_s:g} s), got {self.gate_s:g}")
 
@@ -342,7 +362,8 @@ class Profile:
         """A profile from plain values, as YAML or JSON give them; unknown keys are ignored.
 
         `points` is a list of `{gpus, rate, nodes}` (nodes: 1 if left out); `startup_s`, `save_s`, `resume_s` (left out:
-        0, 0 and startup_s), `source`, `aliases`. Raises ProfileError that names profile and key.
+        0, 0 and startup_s), `source`, `aliases`, `accuracy` (a list of `{step, metric}`). Raises ProfileError that
+        names profile and key.
         """
         values = _mapping(name, "the profile", mapping)
         kinds = _mapping(name, "kinds", values.get("kinds", {}))
@@ -364,6 +385,7 @@ class Profile:
             resume_s=_number(name, "resume_s", values.get("resume_s", startup_s)),
             source=source.strip(),
             aliases=tuple(aliases),
+            accuracy=_accuracy(name, values.get("accuracy", [])),
             **optional,  # type: ignore[arg-type]  # numbers only
         )
 
@@ -379,6 +401,8 @@ class Profile:
         }
         if self.kinds:
             values["kinds"] = {kind: _listed(points) for kind, points in self.kinds}
+        if self.accuracy:
+            values["accuracy"] = [{"step": step, "metric": metric} for step, metric in self.accuracy]
         plain = {key: getattr(self, key) for key in _OPTIONAL}
         return values | {key: value for key, value in plain.items() if value is not None and (value or key in _NONE)}
 
@@ -411,6 +435,20 @@ def _points(name: str, where: str, listed: object) -> tuple[Point, ...]:
         gpus = _whole(name, f"{place}: gpus", point["gpus"])
         points.append((nodes, gpus, _number(name, f"{place}: rate", point["rate"])))
     return tuple(points)
+
+
+def _accuracy(name: str, listed: object) -> MetricPoints:
+    if not isinstance(listed, list):
+        raise ProfileError(f"profile {name}: accuracy: expected a list of {{step, metric}}, got {listed!r:.200}")
+    found = []
+    for index, entry in enumerate(listed):
+        place = f"accuracy[{index}]"
+        point = _mapping(name, place, entry)
+        if missing := [key for key in ("step", "metric") if key not in point]:
+            raise ProfileError(f"profile {name}: {place}: {' and '.join(missing)} missing")
+        step = _whole(name, f"{place}: step", point["step"])
+        found.append((step, _number(name, f"{place}: metric", point["metric"])))
+    return tuple(found)
 
 
 def _listed(points: tuple[Point, ...]) -> list[dict[str, Any]]:

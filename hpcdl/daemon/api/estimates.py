@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.core.controller.view_builder import build_view
 from hpcdl.core.model.plan import Profiles, deadlines_unheeded
-from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, World
 from hpcdl.daemon.api.context import ApiContext
 from hpcdl.daemon.api.rows import Json
@@ -59,9 +59,8 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         "lines": [],
     }
     if found is None:
-        needs = (
-            f" yet: {KNOWN_ONCE}" if profiles.total_of(job) else ": that needs --steps, or a job like it that has ended"
-        )
+        total = profiles.total_of(job, world.observed.get(job.spec.learns_as))
+        needs = f" yet: {KNOWN_ONCE}" if total else ": that needs --steps, or a job like it that has ended"
         late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
         return answer | {"text": f"its deadline{late}", "lines": [f"its deadline{late}"]}
     first, *more = found.lines(now, _condition(world))
@@ -158,6 +157,25 @@ def not_known_text(world: World, job: Job, profiles: Profiles, now: float, views
     if seen.total is None or seen.blocked or seen.leaving or seen.in_end or doubt(seen) < UNKNOWN:
         return ""
     return f"when it is done is not known yet: {KNOWN_ONCE}"
+
+
+def metric_text(world: World, job: Job, profiles: Profiles) -> str:
+    """After how many steps a job with `--accuracy` is expected to be done, and what that rests on; "" for any other."""
+    target = job.spec.accuracy_target
+    if target is None or job.finished or job.progress.total is not None:
+        return ""
+    seen = world.observed.get(job.spec.learns_as)
+    total, own = profiles.total_of(job, seen), len(job.progress.accuracy)
+    grounds = [count(own, "report") + " of its own"] if own else []
+    earlier = None if seen is None else seen.metric
+    if earlier is not None and earlier.job != job.id:
+        grounds.append(f"the curve of job {earlier.job}")
+    elif profiles.metric_before(job, None):
+        grounds.append("the curve of its profile")
+    if total is None:
+        known = f" by {' and '.join(grounds)}" if grounds else ""
+        return f"when its metric reaches {target:g} is not known yet{known}"
+    return f"its metric is expected to reach {target:g} after {total} steps: by {' and '.join(grounds)}"
 
 
 def when_json(eta: "Eta | None") -> Json:

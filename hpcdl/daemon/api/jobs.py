@@ -24,7 +24,7 @@ from hpcdl.core.model.world import Job, JobState, World, no_such_job
 from hpcdl.core.rules.jobs import again_text
 from hpcdl.core.rules.retention import as_history, is_retired
 from hpcdl.daemon.api.context import ApiContext, route
-from hpcdl.daemon.api.estimates import forecast_json, not_known_text, unheeded, when, when_json, when_text
+from hpcdl.daemon.api.estimates import forecast_json, metric_text, not_known_text, unheeded, when, when_json, when_text
 from hpcdl.daemon.api.http import ApiProblem, Encoded, body_of, number_of, numbers_of, seconds_of
 from hpcdl.daemon.api.job_list import JobList, JobQuery
 from hpcdl.daemon.api.learnt import learnt_of
@@ -118,7 +118,8 @@ async def why(api: ApiContext, request: Request) -> Json:
         if eta is None
         else when_text(eta, world.policy)
     )
-    details = [*answer.details, *([told] if told else [])]
+    metric = await asyncio.to_thread(metric_text, world, job, rows.profiles)
+    details = [*answer.details, *filter(None, (metric, told))]
     if job.running is None and not job.held and api.about.pilots_max:
         details += [f"no more pilots: {note}" for note in batch_notes(api)]
     if warning := await unheeded(api, (job,)):

@@ -129,7 +129,9 @@ def profile_row(world: World, profiles: Profiles, name: str) -> Json | None:
 
 def _learnt(world: World, profiles: Profiles, key: str) -> Profile | None:
     seen = observations_of(world, key)
-    return None if seen is None or profiles.learn is None else profiles.learn(key, seen)
+    profile = None if seen is None or profiles.learn is None else profiles.learn(key, seen)
+    metric = world.observed[key].metric if profile is not None and key in world.observed else None
+    return profile if profile is None or metric is None else replace(profile, accuracy=metric.points)
 
 
 def _row(profile: Profile, seen: Observations | None) -> Json:
@@ -148,5 +150,6 @@ def _row(profile: Profile, seen: Observations | None) -> Json:
         "points": [dict(zip(keys, point, strict=True)) for point in points],
         "times": {} if seen is None else {each.what: each.seconds / each.times for each in seen.times},
         "spread": profile.spread,
+        "accuracy": [{"step": step, "metric": metric} for step, metric in profile.accuracy],
         "source": profile.source,
     }

@@ -1,5 +1,6 @@
 """What jobs show while they run, and what is made of it."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -8,10 +9,11 @@ from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.fold import observations
 from hpcdl.core.fold.fold import fold
 from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import from_json, to_json
 from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role, Share
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
-from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
+from hpcdl.core.model.profile import MetricCurve, MetricPoints, Observation, Observations, Profile, Timing
 from hpcdl.core.model.world import GpuInfo, Target, World
 
 KEY = "vgg @ train.py"
@@ -171,9 +173,10 @@ def test_what_is_no_news_changes_nothing() -> None:
 
 
 def test_a_metric_says_how_long_a_job_is() -> None:
-    asked: list[tuple[tuple[tuple[int, float], ...], float]] = []
+    asked: list[tuple[MetricPoints, float]] = []
 
-    def foresee(points: tuple[tuple[int, float], ...], target: float) -> float | None:
+    def foresee(points: MetricPoints, target: float, earlier: MetricPoints) -> float | None:
+        assert earlier == ()
         asked.append((points, target))
         return 400.2 if len(points) > 1 else None
 
@@ -195,6 +198,54 @@ def test_a_metric_says_how_long_a_job_is() -> None:
     assert (job.total, job.accuracy[-1]) == (501, (500, 0.85))
     story.progress(90, 1, 600, total=800)  # the trainer knows better
     assert views.build(story.world, profiles, 91).jobs[0].total == 800
+
+
+def test_the_metric_of_an_earlier_job_says_how_long_a_later_one_is_from_its_start() -> None:
+    def foresee(points: MetricPoints, target: float, earlier: MetricPoints) -> float | None:
+        return 10.0 * len(points) + earlier[-1][0] if earlier else None
+
+    story, views = Story(), Views()
+    named = Profile("Told", ((1, 1, 1.0),), accuracy=((5, 0.1), (70, 0.4)))
+    profiles = Profiles({"told": named}, foresee=foresee)
+    spec = JobSpec(("python", "train.py"), "j", accuracy_target=0.9)
+    for number, profile in ((1, None), (2, None), (3, "told")):
+        story.then(0, ev.JobSubmitted(number, replace(spec, profile=profile), f"r{number}"))
+
+    def totals(now: float) -> list[int | None]:
+        jobs = views.build(story.world, profiles, now).jobs
+        assert jobs == build_view(story.world, profiles, now).jobs
+        return [job.total for job in jobs]
+
+    def run(number: int, at: float, *points: tuple[int, float]) -> None:
+        placement = Placement((Share("n1", (0,)),), Role.PRIMARY)
+        story.then(at, ev.StartRequested(number, 1, ("n1",), placement))
+        story.then(at + 1, ev.TrainerReady(number, 1, 1, "n1", step=0))
+        for place, (step, metric) in enumerate(points):
+            story.then(at + 10 * place + 2, ev.Progressed(number, 1, 1, "n1", step=step, metric=metric))
+
+    def end(number: int, at: float) -> None:
+        story.then(at, ev.Exited(number, 1, 1, "n1", code=0))
+        story.then(at, ev.GpusFreed(number, 1, 1, "n1"))
+        story.then(at, ev.IncarnationEnded(number, 1, Cause.DONE))
+
+    run(1, 10, (300, 0.7), (200, 0.65))  # it went back
+    assert totals(40) == [None, None, 70]
+    end(1, 50)
+    assert story.world.observed["j @ train.py"].metric == MetricCurve(1, ((200, 0.65), (300, 0.7)))
+    assert totals(51) == [None, 300, 300], "of itself it knows nothing more"
+    run(2, 60, (140, 0.8))
+    assert totals(70) == [None, 310, 300]
+    end(2, 80)
+    assert story.world.observed["j @ train.py"].metric == MetricCurve(1, ((200, 0.65), (300, 0.7))), "it went too short"
+    run(3, 90, (100, 0.2), (150, 0.3))
+    end(3, 120)
+    assert totals(121) == [201, 160, 151]
+    seen = story.world.observed["j @ train.py"]
+    assert seen.metric == MetricCurve(3, ((100, 0.2), (150, 0.3)))
+    assert from_json(Observations, to_json(seen)) == seen
+    assert (
+        from_json(Observations, {key: value for key, value in to_json(seen).items() if key != "metric"}).metric is None
+    )
 
 
 def test_a_profile_that_says_too_little_of_starts_is_corrected() -> None:

@@ -27,7 +27,9 @@ def profiles(draw: st.DrawFn) -> Profile:
     places = draw(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 16)), min_size=1, max_size=12, unique=True))
     points = tuple((nodes, gpus, draw(rates)) for nodes, gpus in places)
     seconds = st.floats(min_value=0, max_value=1e4)
-    return Profile("p", points, draw(seconds), draw(seconds), draw(seconds))
+    steps = sorted(draw(st.sets(st.integers(0, 10**6), max_size=4)))
+    accuracy = tuple((step, draw(st.floats(-1e4, 1e4))) for step in steps)
+    return Profile("p", points, draw(seconds), draw(seconds), draw(seconds), accuracy=accuracy)
 
 
 def test_rate_is_exact_at_points_linear_between_and_may_fall() -> None:
@@ -142,6 +144,9 @@ def test_order_of_points_does_not_matter() -> None:
         ({"save_s": math.nan}, "save_s: must be a finite number"),
         ({"resume_s": math.inf}, "resume_s: must be a finite number"),
         ({"name": " "}, "a profile's name must be printable"),
+        ({"accuracy": ((-1, 0.1),)}, r"profile p: accuracy\[0\]: needs step >= 0 and a finite metric, got -1 and 0.1"),
+        ({"accuracy": ((1, math.nan),)}, r"accuracy\[0\]: needs step >= 0 and a finite metric, got 1 and nan"),
+        ({"accuracy": ((5, 0.1), (5, 0.2))}, r"accuracy\[1\]: steps must ascend, got 5 after 5"),
     ],
 )
 def test_wrong_numbers_are_named(changes: dict[str, Any], message: str) -> None:
@@ -172,6 +177,15 @@ def test_from_mapping_fills_in_and_ignores_unknown_keys() -> None:
         ({"points": [{"gpus": 1, "rate": 1}], "save_s": "x"}, "profile p: save_s: expected a number, got 'x'"),
         ({"points": [{"gpus": 1, "rate": 1}], "source": 3}, "profile p: source: expected text, got 3"),
         ({"points": [{"gpus": 1, "rate": 1}], "aliases": "q"}, "profile p: aliases: expected a list of names"),
+        ({"points": [{"gpus": 1, "rate": 1}], "accuracy": 3}, "profile p: accuracy: expected a list of {step, metric}"),
+        (
+            {"points": [{"gpus": 1, "rate": 1}], "accuracy": [{"step": 1}]},
+            r"profile p: accuracy\[0\]: metric missing",
+        ),
+        (
+            {"points": [{"gpus": 1, "rate": 1}], "accuracy": [{"step": 1.5, "metric": 0.1}]},
+            r"accuracy\[0\]: step: expected a whole number, got 1.5",
+        ),
     ],
 )
 def test_wrong_data_is_named(mapping: object, message: str) -> None:
