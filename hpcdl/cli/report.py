@@ -35,6 +35,9 @@ from hpcdl.core.model.units import count, seconds_text
 if TYPE_CHECKING:
     from hpcdl.core.model.events import Recorded
     from hpcdl.report.account import Account, AccountLine, Shares, Story
+    from hpcdl.report.use import JobUse
+
+_UseRows = list[dict[str, Any]]
 
 _PAGE = 10_000  # events in one question
 _MANY = 20_000  # more than these are read from a copy
@@ -73,13 +76,15 @@ def report(
     what these held. Works without a daemon too.
     """
     from hpcdl.report.account import account
+    from hpcdl.report.use import use_of
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until", ctx)
     jobs = chosen.look_up(connect(ctx, 0.0, reading=True)) if chosen else []
     if chosen and not jobs:
         raise click.ClickException("there is no such job: hpcdl ls --all lists them")
-    story, now, live = _story(ctx)
+    story, measured, now, live = _story(ctx)
+    use = use_of(measured, story.history, story.watch)
     known = {job.id for job in story.history.jobs}
     missing = [job for job in jobs if job not in known]
     if missing:
@@ -90,7 +95,13 @@ def report(
 
     def made(of: str) -> "Account":
         return account(
-            story, of, since=since, until=end, jobs=jobs or None, days=_days(story, end) if of == "day" else ()
+            story,
+            of,
+            since=since,
+            until=end,
+            jobs=jobs or None,
+            days=_days(story, end) if of == "day" else (),
+            use=use,
         )
 
     found = made(by)
@@ -113,8 +124,9 @@ def report(
 # --- where the events are ---------------------------------------------------------------------------------------------
 
 
-def _story(ctx: click.Context) -> "tuple[Story, float, bool]":
-    """The events' story, until when, and whether a daemon runs: it is the daemon's, else that of its ledger."""
+def _story(ctx: click.Context) -> "tuple[Story, _UseRows, float, bool]":
+    """The events' story, what was measured of jobs, until when, and whether a daemon runs: then they are the daemon's,
+    else those of its ledger."""
     from hpcdl.daemon.clock import WallClock
     from hpcdl.report.account import story_of_rows
 
@@ -123,26 +135,34 @@ def _story(ctx: click.Context) -> "tuple[Story, float, bool]":
         events: int = client.get(path_with("/v1/events", after=0, limit=1))["last"]
     except (DaemonAway, CopyWithoutDaemon) as error:
         with ledger_at_rest(client.home, error) as copy:
-            past = _story_in(copy.path, tell)
-        return past, past.watch.last_at, False
+            past, use = _story_in(copy.path, tell)
+        return past, use, past.watch.last_at, False
     story: Story | None = None
     if events > _MANY:  # a copy costs the daemon less than so many answers
         from hpcdl.cli.ledger import any_ledger
 
         with suppress(ApiError), any_ledger(ctx, tell) as (path, _):
-            story = _story_in(path, tell)
+            story, _ = _story_in(path, tell)
     if story is None:
         story = story_of_rows(_rows(client, tell))
-    return story, max(story.watch.last_at, WallClock(0.0).now()), True
+    use = []
+    with suppress(ApiError):  # a daemon of an earlier version does not say it
+        use = client.get("/v1/use")["use"]
+    return story, use, max(story.watch.last_at, WallClock(0.0).now()), True
 
 
-def _story_in(path: Path, tell: Callable[[str], None]) -> "Story":
-    """That of the events in a file."""
+def _story_in(path: Path, tell: Callable[[str], None]) -> "tuple[Story, _UseRows]":
+    """That of the events in a file, and what was measured of jobs: as `GET /v1/use` answers it."""
+    from hpcdl.core.model.series import GPU_USE
     from hpcdl.ledger.offline import Reader
+    from hpcdl.ledger.series import read_means
     from hpcdl.report.account import story_of
 
     with Reader(path) as reader:
-        return story_of(_told(reader.records(), tell))
+        with reader.reading() as connection:
+            means = read_means(connection, GPU_USE)
+        use = [{"job": job, **{name: means[job].get(name) for name in GPU_USE}} for job in sorted(means)]
+        return story_of(_told(reader.records(), tell)), use
 
 
 def _rows(client: Client, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
@@ -192,10 +212,10 @@ def _json(found: "Account", jobs: Sequence[int]) -> dict[str, Any]:
         "by": found.by,
         "jobs": list(jobs),
         "gpus": found.gpus,
-        "total": _numbers(found.shares),
+        "total": _numbers(found.shares, found.use),
         "rows": [
             {"key": line.key or None, "name": line.name, "suspends": line.suspends, "failures": line.failures}
-            | _numbers(line.shares)
+            | _numbers(line.shares, line.use)
             for line in found.lines
         ],
         "suspends": dict(found.suspends),
@@ -203,12 +223,13 @@ def _json(found: "Account", jobs: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _numbers(shares: "Shares") -> dict[str, Any]:
-    """GPU-hours by share, and the goodput."""
+def _numbers(shares: "Shares", use: "JobUse") -> dict[str, Any]:
+    """GPU-hours by share, the goodput, and what was measured of the GPUs' use."""
     from hpcdl.report.account import NAMES
 
     told: dict[str, Any] = {f"{name}_gpu_h": getattr(shares, name) / 3600 for name in NAMES}
-    return {"available_gpu_h": shares.available / 3600} | told | {"goodput": shares.goodput}
+    measured = {"gpu_utilisation": use.util, "gpu_memory_utilisation": use.memory}
+    return {"available_gpu_h": shares.available / 3600} | told | {"goodput": shares.goodput} | measured
 
 
 def _span_text(found: "Account") -> str:
@@ -225,9 +246,9 @@ def _print(found: "Account") -> None:
         return
     held = [line.shares.available for line in found.lines if line.key]
     largest = max(held, default=found.shares.available)  # what no job held would flatten the others
-    rows = [{"line": line, "shares": line.shares} for line in found.lines]
+    rows = [{"line": line, "shares": line.shares, "use": line.use} for line in found.lines]
     if len(found.lines) > 1:
-        rows.append({"line": None, "shares": found.shares})
+        rows.append({"line": None, "shares": found.shares, "use": found.use})
     named = [
         Column(
             found.by.upper(), lambda row: "all" if row["line"] is None else label(found.by, row["line"]), shrinks=True
@@ -235,7 +256,8 @@ def _print(found: "Account") -> None:
         Column("GPU-H", lambda row: hours(row["shares"].available), right=True),
     ]
     shares = [Column(name.upper(), _share(name), right=True) for name in NAMES]
-    columns = [*named, *shares]
+    uses = [Column("USED", _used("util"), right=True), Column("MEMORY", _used("memory"), right=True)]
+    columns = [*named, *shares, *uses]
     if stdout_takes()[0] is not None:  # on a terminal without those in which nothing stands
         columns = [column for column in columns if any(column.cell(row) != "-" for row in rows)]
     width = _bar_width(columns, rows)
@@ -255,6 +277,14 @@ def _share(name: str) -> Callable[[Any], str]:
     def text(row: Any) -> str:
         seconds, whole = getattr(row["shares"], name), row["shares"].available
         return f"{100 * seconds / whole:.1f} %" if whole and seconds else "-"
+
+    return text
+
+
+def _used(name: str) -> Callable[[Any], str]:
+    def text(row: Any) -> str:
+        share = getattr(row["use"], name)
+        return "-" if share is None else f"{100 * share:.1f} %"
 
     return text
 

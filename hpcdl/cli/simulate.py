@@ -43,6 +43,7 @@ COLUMNS = (
     _figure("MEAN WAIT S", "mean_wait_s"),
     _figure("LONGEST", "longest_wait_s"),
     _figure("UTILISATION", "utilisation", _percent),
+    _figure("GPU MEMORY", "memory_utilisation", _percent),
     _figure("LOST", "lost_share", _percent),
     _figure("SUSPENDS", "suspends", str),
     _figure("RESCALES", "rescales", str),
@@ -278,7 +279,8 @@ def _print(
         print(escape(f"  {note}"))
     print()
     due = any(result.deadlines_met is not None for result in results)
-    left_out = {"DEADLINES MET": not due, "SHARED GPU S": not workload.shares}
+    known = any(result.memory_utilisation is not None for result in results)
+    left_out = {"DEADLINES MET": not due, "SHARED GPU S": not workload.shares, "GPU MEMORY": not known}
     shown = [column for column in COLUMNS if not left_out.get(column.title)]
     print_table(shown, [result.to_json(jobs=False) for result in results])
     if options.with_jobs:
@@ -308,4 +310,5 @@ JOB_COLUMNS = (
     _figure("SUSPENDS", "suspends", str),
     _figure("LOST S", "lost_s"),
     _figure("SHARED GPU S", "shared_gpu_s"),
+    _figure("GPU MEMORY", "memory_utilisation", _percent),
 )

@@ -69,7 +69,7 @@ from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.notifier import Notifier
 from hpcdl.daemon.planning import PlanThread
 from hpcdl.daemon.ready import ReadyPipe
-from hpcdl.daemon.series import SeriesKeeper
+from hpcdl.daemon.series import Means, SeriesKeeper
 from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.daemon.unsaved_folders import UnsavedFolders
@@ -256,7 +256,12 @@ class Daemon:
         self._spool = SpoolReader(self.home, self.loop.send, self._on_trouble)
         telemetry = Telemetry(self.clock.now, self._keep_samples)
         self.series = SeriesKeeper(
-            lambda: self.loop.world, self.clock.now, self._keep_series, self._read_series, self.journal.divergences()
+            lambda: self.loop.world,
+            self.clock.now,
+            self._keep_series,
+            self._read_series,
+            self.journal.divergences(),
+            self._series_means,
         )
 
         def heard(node: str, heartbeat: HeartbeatMessage) -> None:
@@ -444,6 +449,9 @@ class Daemon:
 
     async def _read_series(self, job: int) -> Mapping[str, Sequence[Point]]:
         return await asyncio.to_thread(self.journal.series, job)
+
+    async def _series_means(self, names: Sequence[str]) -> Means:
+        return await asyncio.to_thread(self.journal.means, names)
 
     def _retain(self) -> None:
         """Old jobs leave the world; snapshots bound the replay; what is older goes to the archive."""

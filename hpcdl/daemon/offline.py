@@ -29,7 +29,7 @@ from hpcdl.daemon.api.why import NO_JOB
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.learner import Learner
 from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.daemon.series import SeriesKeeper
+from hpcdl.daemon.series import Means, SeriesKeeper
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.offline import LedgerCopy
 from hpcdl.policies import all_policies
@@ -97,13 +97,21 @@ class OfflineApi:
         about = DaemonStatus(0, socket.gethostname(), self.as_of, __version__, str(self._home), policies)
         diverged = self._journal.divergences()
         series = SeriesKeeper(
-            lambda: self._loop.world, self._loop.now, lambda changes: None, self._read_series, diverged
+            lambda: self._loop.world,
+            self._loop.now,
+            lambda changes: None,
+            self._read_series,
+            diverged,
+            self._series_means,
         )
         context = ApiContext(self._loop, hub, changes, controller.profiles, about, series=series)
         return Api(context, self._token).application()
 
     async def _read_series(self, job: int) -> Mapping[str, Sequence[Point]]:
         return self._journal.series(job)
+
+    async def _series_means(self, names: Sequence[str]) -> Means:
+        return self._journal.means(names)
 
     @property
     def as_of(self) -> float:

@@ -20,6 +20,7 @@ from hpcdl.core.model.series import (
     Point,
     Series,
     divergence,
+    mean_of,
     not_finite_since,
     sample,
     thinned,
@@ -47,6 +48,9 @@ _MOST_USED = 1e15
 """More of anything is no measurement."""
 
 Points = Mapping[str, Sequence[Point]]
+
+Means = Mapping[int, Mapping[str, float]]
+"""By job and series."""
 
 
 @dataclass(slots=True)
@@ -93,10 +97,12 @@ class SeriesKeeper:
         keep: Callable[[Sequence[SeriesChange]], object],
         read: Callable[[int], Awaitable[Points]],
         diverged: Mapping[int, Mapping[str, Divergence]],
+        means: Callable[[Sequence[str]], Awaitable[Means]] | None = None,
     ) -> None:
         """`now`: seconds since the epoch. `keep`: hands changes to the ledger, and must not wait; `read`: the series
-        of a job in the ledger, which has these that `diverged`."""
+        of a job in the ledger, which has these that `diverged`; `means`: of its series of all jobs."""
         self._world, self._now, self._keep, self._read = world, now, keep, read
+        self._means = means
         self._jobs: dict[int, _JobSeries] = {}
         self._loading: set[asyncio.Task[None]] = set()
         self._due = False
@@ -181,6 +187,15 @@ class SeriesKeeper:
         if found is None or not found.loaded:
             return {}
         return {name: list(each.points) for name, each in found.series.items()}
+
+    async def means(self, names: Sequence[str]) -> Means:
+        """The means of these series of all jobs, by job and name."""
+        found = {} if self._means is None else {job: dict(means) for job, means in (await self._means(names)).items()}
+        for number, job in self._jobs.items():
+            for name in names:
+                if job.loaded and name in job.series and (mean := mean_of(job.series[name].points)) is not None:
+                    found.setdefault(number, {})[name] = mean
+        return found
 
     async def points(self, job: int) -> Points:
         """The series of a job, by name."""

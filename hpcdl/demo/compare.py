@@ -27,6 +27,11 @@ REAL = (
     "suspending costs less here than in the paper; what is lost is mostly the start-up."
 )
 
+ASSUMED = (
+    "Memory is the share of the GPUs' memory in use, by what training such models is assumed to take "
+    "(conf/jobsets/marble.yaml): the paper prints that of no job."
+)
+
 
 def reduction(marble: Episode, exclusive: Episode) -> float:
     """The reduction of the makespan: 1 - MARBLE's / the baseline's."""
@@ -53,6 +58,7 @@ def _summary_of(run: Episode) -> dict[str, Any]:
         "makespan_s": emulated(measures.makespan_s),
         "wall_s": round(measures.makespan_s, 3),
         "utilisation": None if measures.utilisation is None else round(measures.utilisation, 4),
+        "memory_utilisation": None if run.memory.run is None else round(run.memory.run, 4),
         "suspends": measures.suspends,
         "jobs": [
             {
@@ -65,6 +71,7 @@ def _summary_of(run: Episode) -> dict[str, Any]:
                 "gpus": [[emulated(at), number] for at, number in job.gpus],
                 "suspends": job.suspends,
                 "lost_s": emulated(job.lost_s),
+                "memory_utilisation": None if (share := run.memory.jobs.get(job.id)) is None else round(share, 4),
                 "verified": run.verified.get(job.id, False),
             }
             for job in measures.jobs
@@ -120,27 +127,34 @@ def jobs_table(runs: Sequence[Episode]) -> HtmlTable:
             verified = "bit-identical" if run.verified.get(job.id) else "NO"
             state = job.state.value if job.state is not None else "–"
             lost = f"{job.lost_s * run.factor:.0f}"
-            rows.append((run.policy, job.name, state, *texts, gpus_text(job), str(job.suspends), lost, verified))
-    header = ("Policy", "Job", "State", "Start, s", "End, s", "JCT, s", "GPUs", "Suspends", "Suspended, s", "Weights")
-    return HtmlTable("Per job", header, tuple(rows), frozenset({3, 4, 5, 7, 8}))
+            memory = _percent(run.memory.jobs.get(job.id))
+            rows.append(
+                (run.policy, job.name, state, *texts, gpus_text(job), str(job.suspends), lost, memory, verified)
+            )
+    header = ("Policy", "Job", "State", "Start, s", "End, s", "JCT, s", "GPUs", "Suspends", "Suspended, s", "Memory")
+    return HtmlTable("Per job", (*header, "Weights"), tuple(rows), frozenset({3, 4, 5, 7, 8, 9}))
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else percent(share)
 
 
 def runs_table(jobset: JobSet, marble: Episode, exclusive: Episode) -> HtmlTable:
-    """Makespan, utilisation and reduction, beside the paper's."""
+    """Makespan, utilisation of the GPUs and their memory, and reduction, beside the paper's."""
     rows = []
     for run, printed in ((exclusive, f"LSF: {jobset.lsf_s:g}"), (marble, f"MARBLE: {jobset.marble_s:g}")):
-        share = run.measures.utilisation
+        used = _percent(run.measures.utilisation), _percent(run.memory.run)
         makespan = f"{run.measures.makespan_s * run.factor:.0f}"
-        rows.append((run.policy, makespan, printed, "–" if share is None else percent(share), "", ""))
-    rows[1] = (*rows[1][:4], percent(reduction(marble, exclusive)), percent(jobset.reduction))
-    header = ("Policy", "Makespan, s", "In the paper, s", "GPU utilisation", "Reduction", "In the paper")
-    return HtmlTable("Per run", header, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+        rows.append((run.policy, makespan, printed, *used, "", ""))
+    rows[1] = (*rows[1][:5], percent(reduction(marble, exclusive)), percent(jobset.reduction))
+    header = ("Policy", "Makespan, s", "In the paper, s", "GPU utilisation", "GPU memory", "Reduction", "In the paper")
+    return HtmlTable("Per run", header, tuple(rows), frozenset({1, 2, 3, 4, 5, 6}))
 
 
 def notes(scale: float) -> list[str]:
-    """Two sentences for the reader: what is emulated, and what is real."""
+    """For the reader: what is emulated, what is real, and what is assumed."""
     times = f"Times are emulated seconds: one second of this machine's clock counts {scale:g}."
-    return [f"{times} {EMULATED}", REAL]
+    return [f"{times} {EMULATED}", REAL, ASSUMED]
 
 
 def text_of(table: HtmlTable) -> str:

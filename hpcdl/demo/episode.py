@@ -25,6 +25,8 @@ from hpcdl.daemon import launch
 from hpcdl.demo import trainer
 from hpcdl.demo.watch import EventWatch
 from hpcdl.report import History, RunMeasures, measure, read_history
+from hpcdl.report.memory import MemoryUse, memory_use
+from hpcdl.sim.papers.marble import gpu_mib, memory_of
 from hpcdl.wire.access import AccessError, read_access
 
 FILE = "marble.yaml"
@@ -90,7 +92,8 @@ class DemoError(Exception):
 @dataclass(frozen=True, slots=True)
 class Episode:
     """What a run came to. `factor`: emulated seconds in one of the events'. `verified`: by job, whether it is DONE and
-    its final weights are those of an uninterrupted training, bit for bit."""
+    its final weights are those of an uninterrupted training, bit for bit. `memory`: by what the models are assumed to
+    take."""
 
     policy: str
     factor: float
@@ -98,6 +101,7 @@ class Episode:
     history: History
     measures: RunMeasures
     verified: Mapping[int, bool]
+    memory: MemoryUse
 
     @property
     def good(self) -> bool:
@@ -129,7 +133,16 @@ def play(home: Path, policy: str, jobset: JobSet, scale: float, profiles: Mappin
         verified[job.id] = same and job.outcome is JobState.DONE
         if not same and job.outcome is JobState.DONE:
             _say(f"{job.spec.name}: its weights are NOT those of an uninterrupted training")
-    return Episode(policy, scale, tuple(watch.rows), history, measure(history, profiles), verified)
+    return Episode(
+        policy, scale, tuple(watch.rows), history, measure(history, profiles), verified, memory_in(history, jobset)
+    )
+
+
+def memory_in(history: History, jobset: JobSet) -> MemoryUse:
+    """The GPU memory utilisation of a run of the set, by what its models are assumed to take."""
+    takes = {job.id: memory_of(entry.model) for job, entry in zip(history.jobs, jobset.jobs, strict=True)}
+    there_s = (history.end - history.begin) * jobset.gpus
+    return memory_use(history, lambda job, gpus: takes[job].on(gpus), lambda node: gpu_mib(), there_s)
 
 
 def _submit(client: Client, home: Path, jobset: JobSet, scale: float) -> None:

@@ -373,6 +373,11 @@ class SqliteJournal:
         with self._reading() as connection:
             return self._series.read(connection, job)
 
+    def means(self, names: Sequence[str]) -> dict[int, dict[str, float]]:
+        """The means of these series of all jobs, by job and name."""
+        with self._reading() as connection:
+            return self._series.means(connection, names)
+
     def divergences(self) -> dict[int, dict[str, Divergence]]:
         """Where the series that have diverged did, by job and name, as far as they are written."""
         with self._reading() as connection:

@@ -5,12 +5,12 @@ before it. Of the jobs that have finished longest ago the series go, once there 
 unfinished jobs only where that is not enough.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, delete, func, select
 
-from hpcdl.core.model.series import Divergence, Point
+from hpcdl.core.model.series import Divergence, Point, mean_of
 from hpcdl.ledger import schema
 
 ROWS = 400_000
@@ -91,6 +91,14 @@ class SeriesTable:
         self.add([SeriesChange(job, name, 0, tuple(found[name])) for name in moved])
         return found
 
+    def means(self, connection: Connection, names: Sequence[str]) -> dict[int, dict[str, float]]:
+        """The means of these series of all jobs, by job and name; of what has no finite sample there is none."""
+        found = read_means(connection, names)
+        for job, name in list(self._waiting):
+            if name in names and (mean := mean_of(self.read(connection, job)[name])) is not None:
+                found.setdefault(job, {})[name] = mean
+        return found
+
     def _drop_oldest(self, connection: Connection, kept: Iterable[int]) -> None:
         """Series of the oldest jobs that were not written now, until a tenth of the room is free again."""
         table, jobs = schema.series, schema.job
@@ -107,6 +115,21 @@ class SeriesTable:
                 return
             connection.execute(delete(table).where(table.c.job == job))
             self._rows_after -= size
+
+
+def read_means(connection: Connection, names: Sequence[str]) -> dict[int, dict[str, float]]:
+    """As `SeriesTable.means`, as far as they are written."""
+    table = schema.series
+    weight = table.c.samples - table.c.not_finite
+    query = (
+        select(table.c.job, table.c.name, func.sum(table.c.mean * weight) / func.sum(weight))
+        .where(table.c.name.in_(names), table.c.mean.is_not(None))
+        .group_by(table.c.job, table.c.name)
+    )
+    found: dict[int, dict[str, float]] = {}
+    for job, name, mean in connection.execute(query):
+        found.setdefault(job, {})[name] = mean
+    return found
 
 
 def read_divergences(connection: Connection) -> dict[int, dict[str, Divergence]]:

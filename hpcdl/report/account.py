@@ -22,6 +22,7 @@ from hpcdl.report.curves import merged
 from hpcdl.report.history import History, Phase, Span
 from hpcdl.report.names import stem
 from hpcdl.report.spans import history_of, read_history
+from hpcdl.report.use import NO_USE, JobUse, UseSum
 
 BY = ("job", "array", "user", "tag", "day", "policy")
 IDLE = ""
@@ -73,7 +74,8 @@ NAMES = tuple(each.name for each in fields(Shares))
 @dataclass(frozen=True, slots=True)
 class AccountLine:
     """The account of one job, array, user, day or policy. `failures`: ends that were none of done, suspended
-    (also before there was anything to save), cancelled and at the job's own time limit.
+    (also before there was anything to save), cancelled and at the job's own time limit. `use`: of the GPU-seconds for
+    which it is known; what is idle uses nothing.
     """
 
     key: str
@@ -81,6 +83,7 @@ class AccountLine:
     shares: Shares
     suspends: int
     failures: int
+    use: JobUse = NO_USE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Account:
     lines: tuple[AccountLine, ...]
     suspends: Mapping[str, int]
     ends: Mapping[str, int]
+    use: JobUse = NO_USE
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,13 @@ def account(
     until: float | None = None,
     jobs: Collection[int] | None = None,
     days: Sequence[tuple[float, str]] = (),
+    use: Mapping[int, JobUse] | None = None,
 ) -> Account:
     """The account of a time, by default from the first GPU or submit to the last event.
 
     `by`: one of BY; a job with several tags counts for each of them. `jobs`: only what these held; nothing is idle
-    then. `days`: when each day begins and its name, ascending, for by="day". Raises ValueError for another `by`.
+    then. `days`: when each day begins and its name, ascending, for by="day". `use`: of each job (`use_of`). Raises
+    ValueError for another `by`.
     """
     if by not in BY:
         raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
@@ -149,11 +155,15 @@ def account(
     key_of = _keys(by, watch, days)
     sums: dict[str, dict[str, float]] = {}
     total = dict.fromkeys(NAMES, 0.0)
+    uses, whole, known = dict[str, _Uses](), _Uses(), use or {}
     for piece in _pieces(story, begin, end, wanted):
         total[piece.share] += (piece.end - piece.begin) * piece.gpus
+        share = known.get(piece.job, NO_USE) if piece.job else _IDLE_USE
+        whole.add(share, (piece.end - piece.begin) * piece.gpus)
         for key, seconds in key_of(piece):
             mine = sums.setdefault(key, dict.fromkeys(NAMES, 0.0))
             mine[piece.share] += seconds * piece.gpus
+            uses.setdefault(key, _Uses()).add(share, seconds * piece.gpus)
     asked = [
         (at, job, what) for at, job, what in watch.asked if begin <= at <= end and (wanted is None or job in wanted)
     ]
@@ -174,12 +184,38 @@ def account(
         shares=_shares(total),
         by=by,
         lines=tuple(
-            AccountLine(key, _name(by, key, names), _shares(sums.get(key, {})), suspends[key], failures[key])
+            AccountLine(
+                key,
+                _name(by, key, names),
+                _shares(sums.get(key, {})),
+                suspends[key],
+                failures[key],
+                uses[key].mean if key in uses and use else NO_USE,
+            )
             for key in keys
         ),
         suspends=dict(sorted(Counter(what for _, _, what in asked).items())),
         ends=dict(sorted(Counter(ended.cause.value for _, ended in ends).items())),
+        use=whole.mean if use else NO_USE,
     )
+
+
+_IDLE_USE = JobUse(0.0, 0.0)
+
+
+class _Uses:
+    """The use of some GPU-seconds."""
+
+    def __init__(self) -> None:
+        self._util, self._memory = UseSum(), UseSum()
+
+    def add(self, use: JobUse, seconds: float) -> None:
+        self._util.add(use.util, seconds)
+        self._memory.add(use.memory, seconds)
+
+    @property
+    def mean(self) -> JobUse:
+        return JobUse(self._util.share, self._memory.share)
 
 
 def _failed(ended: ev.IncarnationEnded) -> bool:

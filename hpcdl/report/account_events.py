@@ -67,7 +67,8 @@ class AccountEvents:
     """A reader of events: call it with each event and its time, oldest first; times are seconds since the epoch.
 
     `there`: when each GPU could be given to jobs: from its agent's call until the agent was gone or the GPU lost.
-    `chosen`: the policies and since when. `ends`: of attempts; `asked`: suspends, by purpose.
+    `memory_mib`: of each GPU that said it. `chosen`: the policies and since when. `ends`: of attempts; `asked`:
+    suspends, by purpose.
     """
 
     owners: dict[int, JobOwner] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class AccountEvents:
     ends: list[tuple[float, ev.IncarnationEnded]] = field(default_factory=list)
     asked: list[tuple[float, int, str]] = field(default_factory=list)
     last_at: float = 0.0
+    memory_mib: dict[GpuRef, int] = field(default_factory=dict)
     _since: dict[GpuRef, float] = field(default_factory=dict)
     _here: set[str] = field(default_factory=set)
 
@@ -172,6 +174,8 @@ class AccountEvents:
                 good = {GpuRef(event.node, gpu.index) for gpu in event.gpus if gpu.state != "lost"}
                 for gpu in self._of(event.node) - good:
                     self._away(gpu, at)
+                sizes = {GpuRef(event.node, gpu.index): gpu.memory_mib for gpu in event.gpus if gpu.memory_mib}
+                self.memory_mib.update(sizes)
                 for gpu in good:
                     self._since.setdefault(gpu, at)
                 self._here.add(event.node)

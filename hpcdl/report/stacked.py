@@ -54,6 +54,10 @@ def _percent(seconds: float, shares: Shares) -> str:
     return f"{100 * seconds / shares.available:.1f} %"
 
 
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
 def _legend() -> str:
     full = '<rect width="26" height="12" class="fill"/>'
     return legend(((COLOURS[name], full, name) for name in NAMES), height=12)
@@ -113,15 +117,15 @@ def label(by: str, line: AccountLine) -> str:
 
 
 def _numbers(account: Account) -> str:
-    header = (account.by, "GPU-hours", *NAMES, "goodput", "suspends", "failures")
+    header = (account.by, "GPU-hours", *NAMES, "goodput", "GPUs used", "memory used", "suspends", "failures")
     rows = []
     for line in account.lines:
         shares = line.shares
-        goodput = "-" if shares.goodput is None else f"{100 * shares.goodput:.1f} %"
+        used = map(_share, (shares.goodput, line.use.util, line.use.memory))
         numbers = (hours(shares.available), *(hours(getattr(shares, name)) for name in NAMES))
         mark = f"{job_mark(int(line.key))} " if account.by in ("job", "array") and line.key else ""
         name = mark + breakable(label(account.by, line))
-        rows.append((name, *map(escape, numbers), goodput, str(line.suspends), str(line.failures)))
+        rows.append((name, *map(escape, numbers), *used, str(line.suspends), str(line.failures)))
     title = f"GPU-hours by {account.by}"
     right = frozenset(range(1, len(header)))
     return table_of_cells(header, rows, right, kind="table cards", caption=title, hidden=True)

@@ -154,6 +154,7 @@ _MEASURES: tuple[tuple[str, str, Callable[[float], str], int, str], ...] = (
     ("Wait, 95th percentile", "p95_wait_s", long_text, -1, ""),
     ("Wait, longest", "longest_wait_s", long_text, -1, ""),
     ("GPU utilisation", "utilisation", percent, 1, "Work done over work possible: see below"),
+    ("GPU memory utilisation", "memory_utilisation", percent, 1, "Share of the GPUs' memory that jobs have in use"),
     ("GPUs held", "held", percent, 0, "Share of GPU time that jobs held"),
     ("Lost to rescaling", "lost_share", percent, -1, ""),
     ("Suspends", "suspends", number, -1, ""),

@@ -14,6 +14,7 @@ from typing import Any
 from hpcdl.core.model.profile import Profile
 from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Span
 from hpcdl.report.measures import JobMeasures, measure
+from hpcdl.report.memory import MemoryUse, memory_use
 from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.workload import SimJob
 
@@ -28,6 +29,7 @@ class JobResult:
     `moves`: with GPUs of other nodes. `lost_s`: see `report.JobMeasures`. `deadline_met`: None without a deadline.
     `fairness`: finish-time fairness, its JCT over the JCT it would have had alone on its share of all GPUs (Themis,
     NSDI'20): 1 is its due, more is worse. `shared_gpu_s`: GPU seconds for which another job had its GPUs too.
+    `memory_utilisation`: the share of its GPUs' memory that it had in use while it held them; None: not known.
     """
 
     id: int
@@ -49,6 +51,7 @@ class JobResult:
     deadline_met: bool | None
     fairness: float | None
     shared_gpu_s: float = 0.0
+    memory_utilisation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Results:
     while they are there. `lost_share`: seconds lost to rescaling over the seconds between first start and end, summed
     over jobs. `deadlines_met`: of those jobs that have a deadline, None if none has. `energy_kwh`: of training GPUs
     whose profile says what they take. `shared_gpu_s`: GPU seconds that two jobs shared; None: no job agrees to that.
+    `memory_utilisation`: the share of all GPUs' memory that jobs had in use (`report.memory`), None where it is not
+    known of a job or a GPU.
     """
 
     policy: str
@@ -86,6 +91,7 @@ class Results:
     energy_kwh: float | None
     problems: tuple[str, ...]
     shared_gpu_s: float | None = None
+    memory_utilisation: float | None = None
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Plain values, as `hpcdl simulate --json` prints them. `jobs`: with a list of all jobs."""
@@ -97,6 +103,9 @@ class Results:
         if self.shared_gpu_s is None:
             del plain["shared_gpu_s"]
             left_out.add("shared_gpu_s")
+        if self.memory_utilisation is None:
+            del plain["memory_utilisation"]
+            left_out.add("memory_utilisation")
         if jobs:
             plain["jobs"] = [
                 {name: _rounded(getattr(job, name)) for name in JobResult.__slots__ if name not in left_out}
@@ -115,10 +124,20 @@ def summarise(run: SimulatedRun) -> Results:
     history = _with_truth(run)
     measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
     ideals = _ideal_jct(run, history)
-    share = _ever_over_there(run, history)
+    there_s = _there_s(run, history)
+    possible_s = (history.end - history.begin) * len(history.gpus)  # had all GPUs that ever joined been there always
+    share = possible_s / there_s if there_s > 0 else 1.0
+    memory = _memory_use(run, history, there_s)
     shared = _shared_gpu_s(history) if run.workload.shares else {}
     jobs = tuple(
-        _job_result(run.jobs[each.id], each, story, ideals.get(each.id), shared.get(each.id, 0.0))
+        _job_result(
+            run.jobs[each.id],
+            each,
+            story,
+            ideals.get(each.id),
+            shared.get(each.id, 0.0),
+            memory.jobs.get(each.id),
+        )
         for each, story in zip(measured.jobs, history.jobs, strict=True)
     )
     done = [job for job in jobs if job.state == "DONE"]
@@ -154,16 +173,27 @@ def summarise(run: SimulatedRun) -> Results:
         energy_kwh=_energy_kwh(run, history),
         problems=run.problems,
         shared_gpu_s=math.fsum(shared.values()) / 2 if run.workload.shares else None,
+        memory_utilisation=memory.run,
     )
 
 
-def _ever_over_there(run: SimulatedRun, history: History) -> float:
-    """GPU seconds if all GPUs that ever joined had been there all the time, over those that were there."""
+def _there_s(run: SimulatedRun, history: History) -> float:
+    """GPU seconds of all GPUs while they are there."""
     spells = (
         (max(history.begin, spell.from_s), min(history.end, spell.until_s), spell.gpus) for spell in run.workload.nodes
     )
-    there = math.fsum((end - begin) * gpus for begin, end, gpus in spells if end > begin)
-    return (history.end - history.begin) * len(history.gpus) / there if there > 0 else 1.0
+    return math.fsum((end - begin) * gpus for begin, end, gpus in spells if end > begin)
+
+
+def _memory_use(run: SimulatedRun, history: History, there_s: float) -> MemoryUse:
+    """By what the jobs take of each GPU, as far as the workload says it."""
+    sizes = {spell.name: spell.memory_mib for spell in run.workload.nodes}
+
+    def memory_of(number: int, gpus: int) -> float | None:
+        job = run.jobs[number]
+        return job.gpu_memory_mib if job.memory is None else job.memory.on(gpus)
+
+    return memory_use(history, memory_of, lambda node: sizes.get(node, 0), there_s)
 
 
 def _shared_gpu_s(history: History) -> Mapping[int, float]:
@@ -193,7 +223,12 @@ def _with_truth(run: SimulatedRun) -> History:
 
 
 def _job_result(
-    job: SimJob, measured: JobMeasures, story: JobHistory, ideal_s: float | None, shared_gpu_s: float
+    job: SimJob,
+    measured: JobMeasures,
+    story: JobHistory,
+    ideal_s: float | None,
+    shared_gpu_s: float,
+    memory: float | None,
 ) -> JobResult:
     begin = story.submitted_at
     end_s = story.finished_at
@@ -222,6 +257,7 @@ def _job_result(
         deadline_met=met,
         fairness=None if measured.jct_s is None or not ideal_s else measured.jct_s / ideal_s,
         shared_gpu_s=shared_gpu_s,
+        memory_utilisation=memory,
     )
 
 

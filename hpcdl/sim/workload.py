@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hpcdl.core.model.job import LARGEST, RESCALES, Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile
 from hpcdl.core.model.units import count
+from hpcdl.report.memory import ModelMemory
 from hpcdl.sim.slowdowns import Slowdown
 
 KINDS = ("training", "inference")
@@ -31,7 +32,8 @@ class SimJob:
     allowed because GENIE's urgent ones are such. `predicted`: e, where policies are to see the remaining steps times
     exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it. `rescale`: how it goes to
     other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`. `share`: what it
-    agrees to on its GPUs; `gpu_memory_mib`: what it takes of each, as its user says.
+    agrees to on its GPUs; `gpu_memory_mib`: what it takes of each, as its user says; `memory`: what it does take, None:
+    that.
     """
 
     submit_s: float
@@ -54,6 +56,7 @@ class SimJob:
     weight: float = 1.0
     share: Sharing | None = None
     gpu_memory_mib: int | None = None
+    memory: ModelMemory | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > MAX_NAME or not self.name.isprintable():
@@ -192,11 +195,14 @@ def overlapping(spells: Iterable[NodeSpell]) -> tuple[NodeSpell, NodeSpell] | No
     return None
 
 
-def cluster(nodes: int, gpus: int, kind: str = "", first: int = 1) -> tuple[NodeSpell, ...]:
-    """`nodes` nodes that are always there: n1, n2, ... (from `first` on), each with `gpus` GPUs of that type."""
+def cluster(nodes: int, gpus: int, kind: str = "", first: int = 1, memory_mib: int = 0) -> tuple[NodeSpell, ...]:
+    """`nodes` nodes that are always there: n1, n2, ... (from `first` on), each with `gpus` GPUs of that type.
+
+    `memory_mib`: of each GPU; 0: not known.
+    """
     if not 1 <= nodes <= MAX_NODES:
         raise WorkloadError(f"a cluster has 1 to {MAX_NODES} nodes, got {nodes}")
-    return tuple(NodeSpell(f"n{number}", gpus, kind) for number in range(first, first + nodes))
+    return tuple(NodeSpell(f"n{number}", gpus, kind, memory_mib=memory_mib) for number in range(first, first + nodes))
 
 
 def check_fits(workload: Workload) -> None:

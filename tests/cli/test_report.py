@@ -10,7 +10,9 @@ from msgspec import structs
 
 from hpcdl.core.model.events import SuspendRequested
 from hpcdl.core.model.incarnation import Purpose
+from hpcdl.core.model.series import sample
 from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger.series import SeriesChange
 from hpcdl.report.account import NAMES
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
@@ -29,7 +31,9 @@ def ledger(home: Path) -> Path:
 
 def test_of_a_ledger_without_a_daemon(ledger: Path, hpcdl: Run) -> None:
     value = hpcdl("report", "--json").value
-    assert list(value["total"]) == ["available_gpu_h", *(f"{name}_gpu_h" for name in NAMES), "goodput"]
+    measured = ["gpu_utilisation", "gpu_memory_utilisation"]
+    assert list(value["total"]) == ["available_gpu_h", *(f"{name}_gpu_h" for name in NAMES), "goodput", *measured]
+    assert [value["total"][name] for name in measured] == [None, None]
     assert value["total"]["available_gpu_h"] == pytest.approx(6 * 501 / 3600)
     assert sum(value["total"][f"{name}_gpu_h"] for name in NAMES) == pytest.approx(6 * 501 / 3600)
     assert [(row["key"], row["name"], row["suspends"]) for row in value["rows"]] == [
@@ -68,6 +72,18 @@ def test_a_suspend_is_told_in_the_users_words(home: Path, hpcdl: Run, purpose: P
     assert hpcdl("report", "--json").value["suspends"] == {purpose.value: 1}
 
 
+def test_what_jobs_used_of_their_gpus(ledger: Path, hpcdl: Run) -> None:
+    with SqliteJournal(ledger / "ledger.sqlite") as journal:
+        samples = (sample(BEGIN + 50, None, 40.0), sample(BEGIN + 60, None, 60.0))
+        journal.add_series([SeriesChange(1, "gpu_util", 0, samples)])
+        journal.flush()
+    value = hpcdl("report", "--json").value
+    rows = {row["key"]: row["gpu_utilisation"] for row in value["rows"]}
+    assert rows == {"1": pytest.approx(0.5), "2": None, "3": None, None: 0.0}
+    assert all(row["gpu_memory_utilisation"] in (None, 0.0) for row in value["rows"]), "nobody knows how large they are"
+    assert " 50.0 % " in hpcdl("report").out.splitlines()[1]
+
+
 def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
     value = hpcdl("report", "--since", "2026-03-02", "--until", "2026-03-02T00:01:00", "--json").value
     assert value["total"]["available_gpu_h"] == pytest.approx(6 * 60 / 3600)
@@ -88,13 +104,13 @@ def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
     assert "2026-03-02" in page.read_text()
 
 
-@pytest.mark.parametrize(("room", "left_out"), [(None, []), (80, ["RESCALING", "LOST"])])
+@pytest.mark.parametrize(("room", "left_out"), [(None, []), (80, ["RESCALING", "LOST", "USED", "MEMORY"])])
 def test_a_terminal_gets_the_columns_that_say_something(
     ledger: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch, room: int | None, left_out: list[str]
 ) -> None:
     monkeypatch.setattr("hpcdl.cli.report.stdout_takes", lambda: (room, False))
     shown = hpcdl("report").out.splitlines()[0].split()
-    expected = ["JOB", "GPU-H", *(name.upper() for name in NAMES)]
+    expected = ["JOB", "GPU-H", *(name.upper() for name in NAMES), "USED", "MEMORY"]
     assert shown == [title for title in expected if title not in left_out]
 
 

@@ -35,7 +35,10 @@ class Ledger:
         return {name: list(points) for name, points in self.stored.get(job, {}).items()}
 
     def keeper(self) -> SeriesKeeper:
-        return SeriesKeeper(lambda: self.stage.world, lambda: self.now, self.keep, self.read, {})
+        return SeriesKeeper(lambda: self.stage.world, lambda: self.now, self.keep, self.read, {}, self.means)
+
+    async def means(self, names: Sequence[str]) -> dict[int, dict[str, float]]:
+        return {9: {"gpu_util": 30.0, "gpu_memory": 1.0}, 1: {"gpu_util": 99.0}}
 
 
 def within(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -79,6 +82,26 @@ def test_a_series_goes_on_where_the_daemon_before_had_it(stage: Stage) -> None:
         calls = ledger.calls
         after.flush()
         assert ledger.calls == calls, "nothing has changed"
+
+    within(test)
+
+
+def test_means_of_use_are_those_in_memory_else_those_of_the_ledger(stage: Stage) -> None:
+    ledger = Ledger(stage)
+    placement = next(job.running.placement for job in [stage.world.jobs[1]] if job.running is not None)
+    assert placement is not None
+    share = placement.shares[0]
+
+    async def test() -> None:
+        keeper = ledger.keeper()
+        for util in (40, 60):
+            lines = tuple(GpuLine(gpu, util, 4_096, None) for gpu in share.gpus)
+            keeper.heard(share.node, HeartbeatMessage(lines, ()))
+        await settled(keeper)
+        assert await keeper.means(("gpu_util", "gpu_memory")) == {
+            9: {"gpu_util": 30.0, "gpu_memory": 1.0},
+            1: {"gpu_util": 50.0, "gpu_memory": 4_096.0},
+        }
 
     within(test)
 

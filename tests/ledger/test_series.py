@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, insert
 
 from hpcdl.core.controller.journal import JournalError
-from hpcdl.core.model.series import Point, Series, divergence, sample
+from hpcdl.core.model.series import Point, Series, divergence, mean_of, sample
 from hpcdl.ledger import SqliteJournal, schema
 from hpcdl.ledger.series import SeriesChange, SeriesTable
 
@@ -169,3 +169,22 @@ def test_what_has_diverged_is_found_again(path: Path) -> None:
     assert found == {1: {"loss": (20, 30)}, 2: {"loss": (-1, 10)}, 4: {"loss": (30, 40)}}
     for (job, name), points in stored.items():
         assert found.get(job, {}).get(name) == divergence(points)
+
+
+def test_means_are_over_all_samples_and_of_what_waits_too(path: Path) -> None:
+    series = Series(most=8)
+    with SqliteJournal(path) as journal:
+        for number in range(100):
+            series.add(sample(float(number), None, None if number == 7 else float(number)))
+        first, changed = series.changes()
+        journal.add_series([SeriesChange(1, "gpu_util", first, tuple(changed))])
+        journal.add_series([SeriesChange(1, "loss", 0, points(1)), SeriesChange(2, "gpu_util", 0, points(4))])
+        journal.add_series([SeriesChange(3, "gpu_memory", 0, (sample(1.0, None, None),))])
+        mean = (sum(range(100)) - 7) / 99
+        assert mean_of(series.points) == pytest.approx(mean)
+        waiting = journal.means(("gpu_util", "gpu_memory"))
+        journal.flush()
+        written = journal.means(("gpu_util", "gpu_memory"))
+    assert waiting == {1: {"gpu_util": pytest.approx(mean)}, 2: {"gpu_util": 2.0}}
+    assert written == waiting
+    assert mean_of([]) is None

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -23,6 +24,7 @@ from hpcdl.report.account import BY, NAMES, Account, AccountLine, Shares, accoun
 from hpcdl.report.attempts import attempts_of
 from hpcdl.report.page import timeline_page
 from hpcdl.report.stacked import account_page, hours, summary
+from hpcdl.report.use import JobUse, use_of
 from tests.core.workloads.test_elastic import ACTS, Story
 from tests.core.workloads.test_every_verb import NODES, PHASES, Act, acts, perform
 from tests.report.story import node, placed, rows, set_three, submitted
@@ -53,6 +55,35 @@ def test_set_three_of_the_paper() -> None:
     assert summary(found).startswith("0.835 GPU-hours of 6 GPUs: 68.4 % useful; 16.6 % starting, 1.5 % saving")
     shown = [hours(gpu_h * 3600) for gpu_h in (0, 1e-5, 0.0005, 0.51, 12.34567, 99.9994, 104.25, 12345.6)]
     assert shown == ["0.000", "<0.001", "0.001", "0.510", "12.346", "99.999", "104.2", "12345.6"]
+
+
+def test_what_was_measured_of_the_gpus_is_a_mean_over_gpu_seconds() -> None:
+    story = story_of_rows(rows(set_three()))
+    use = {1: JobUse(0.5, 0.25), 2: JobUse(0.8, None)}
+    found = account(story, "job", use=use)
+    assert {line.key: (line.use.util, line.use.memory) for line in found.lines} == {
+        "1": (pytest.approx(0.5), pytest.approx(0.25)),
+        "2": (pytest.approx(0.8), None),
+        "3": (None, None),
+        "": (0.0, 0.0),
+    }
+    one, two, idle = (of(found, key).available for key in ("1", "2", ""))
+    assert found.use.util == pytest.approx((0.5 * one + 0.8 * two) / (one + two + idle))
+    assert found.use.memory == pytest.approx(0.25 * one / (one + idle)), "what is not known counts nowhere"
+    assert account(story, "job", jobs=[1, 2], use=use).use.util == pytest.approx((0.5 * one + 0.8 * two) / (one + two))
+    assert account(story, "job").use == JobUse()
+    assert "25.0 %" in account_page("t", "t", [found])
+
+
+def test_the_memory_of_a_job_is_a_share_of_that_of_its_gpus() -> None:
+    story = story_of_rows(rows(set_three()))
+    measured: list[dict[str, Any]] = [
+        {"job": 1, "gpu_util": 50.0, "gpu_memory": 4_096.0},
+        {"job": 9, "gpu_util": None, "gpu_memory": 1.0},
+    ]
+    assert use_of(measured, story.history, story.watch) == {1: JobUse(0.5, None), 9: JobUse()}
+    story.watch.memory_mib.update(dict.fromkeys(story.watch.gpus, 16_384))
+    assert use_of(measured, story.history, story.watch) == {1: JobUse(0.5, 0.25), 9: JobUse()}
 
 
 def test_the_end_of_a_script_that_was_cut_off_is_lost_and_its_training_is_not() -> None:

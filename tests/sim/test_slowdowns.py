@@ -257,3 +257,15 @@ def test_a_job_waits_for_a_node_whose_gpus_are_large_enough() -> None:
     assert never.problems[0].endswith(
         "needs 19.5 GiB of each GPU, and the largest has 15.6 GiB (n1): it waits for a larger one"
     )
+
+
+def test_memory_in_use_is_told_where_the_workload_says_it() -> None:
+    alone = summarise(ran(job("a", 100, None), job("b", 100, None, submit_s=500.0)))
+    assert alone.memory_utilisation == pytest.approx(200 * 6_000 / 16_000 / alone.makespan_s)
+    assert [each.memory_utilisation for each in alone.jobs] == pytest.approx([0.375, 0.375])
+    plain = alone.to_json()
+    assert plain["memory_utilisation"] == pytest.approx(alone.memory_utilisation, abs=1e-6)
+    assert plain["jobs"][0]["memory_utilisation"] == pytest.approx(0.375)
+    unknown = summarise(ran(job("a", 100, None), job("b", 100, None, gpu_memory_mib=None)))
+    assert [each.memory_utilisation for each in unknown.jobs] == [pytest.approx(0.375), None]
+    assert "memory_utilisation" not in unknown.to_json()

@@ -63,6 +63,13 @@ def joined(one: Point, other: Point) -> Point:
     return Point(other.at, other.step, other.last, min(max(mean, low), high), low, high, samples, not_finite)
 
 
+def mean_of(points: Iterable[Point]) -> float | None:
+    """The mean of all finite samples of a series; None where there is none."""
+    known = [(each.mean, each.samples - each.not_finite) for each in points if each.mean is not None]
+    weight = sum(samples for _, samples in known)
+    return sum(mean * samples for mean, samples in known) / weight if weight else None
+
+
 class Series:
     """Points in order, `most` at most: when there are more, neighbours become one, and so will new samples.
 
@@ -161,6 +168,9 @@ USE = {
 }
 """Series of what a job uses, their units, and what people call them: of each of its GPUs, and on each of its nodes;
 100 % of CPU is one core. No metric has such a name."""
+
+GPU_USE = ("gpu_util", "gpu_memory")
+"""Series whose means over all jobs are asked for."""
 
 
 def series_json(name: str, points: Sequence[Point]) -> dict[str, Any]:

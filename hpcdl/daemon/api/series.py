@@ -1,4 +1,4 @@
-"""`GET /v1/jobs/ID/series`: the curves of a job, what it reported and what it used (docs/api.md).
+"""`GET /v1/jobs/ID/series`: the curves of a job, what it reported and what it used; and means of use (docs/api.md).
 
 `daemon/series` keeps them, `core/model/series` thins them.
 """
@@ -7,7 +7,7 @@ import asyncio
 
 from starlette.requests import Request
 
-from hpcdl.core.model.series import MOST, USE, not_finite_since, series_json, thinned
+from hpcdl.core.model.series import GPU_USE, MOST, USE, not_finite_since, series_json, thinned
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem, number_of
 from hpcdl.daemon.api.jobs import existing
@@ -27,6 +27,13 @@ async def series(api: ApiContext, request: Request) -> Json:
     number = (await existing(api, request)).id
     points = {} if api.series is None else await api.series.points(number)
     return {"job": number, "series": await asyncio.to_thread(series_rows, points, most)}
+
+
+@route("GET", "/v1/use")
+async def use(api: ApiContext, request: Request) -> Json:
+    """What jobs used of their GPUs, on average while they held them: as `report.use.JobUse`, null where not known."""
+    means = {} if api.series is None else await api.series.means(GPU_USE)
+    return {"use": [{"job": job, **{name: means[job].get(name) for name in GPU_USE}} for job in sorted(means)]}
 
 
 def series_rows(found: Points, most: int) -> list[Json]:

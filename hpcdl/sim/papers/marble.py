@@ -16,6 +16,7 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile, find_profile
+from hpcdl.report.memory import ModelMemory
 from hpcdl.sim.papers.optimum import OfflineJob, Optimum, bound, optimum
 from hpcdl.sim.papers.optimus import OptimusNodes
 from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, interval, mean, paper_file, run_policy
@@ -41,8 +42,22 @@ def marble_set(number: int, speed: float = 1.0, nodes: int | None = None) -> Wor
     jobs = []
     for place, job in enumerate(entry["jobs"], 1):
         profile = _profile(job["model"], nodes, speed)
-        jobs.append(SimJob(0.0, f"{job['model']} {place}", profile, job["steps"], nodes=nodes))
-    return Workload(f"set {number}", tuple(jobs), cluster(nodes, entry.get("gpus_per_node", GPUS), "v100"), _SOURCE)
+        memory = memory_of(job["model"], nodes)
+        jobs.append(SimJob(0.0, f"{job['model']} {place}", profile, job["steps"], nodes=nodes, memory=memory))
+    there = cluster(nodes, entry.get("gpus_per_node", GPUS), "v100", memory_mib=gpu_mib())
+    return Workload(f"set {number}", tuple(jobs), there, _SOURCE)
+
+
+def gpu_mib() -> int:
+    """Memory of a GPU of Summit."""
+    size: int = _jobsets()["memory"]["gpu_mib"]
+    return size
+
+
+def memory_of(model: str, nodes: int = 1) -> ModelMemory:
+    """What training the model is assumed to take of each GPU, where each of the nodes has a batch of its own."""
+    assumed = _jobsets()["memory"]["models"][model]
+    return ModelMemory(assumed["state_mib"], assumed["batch_mib"] * nodes)
 
 
 def optimus_set(number: int) -> Workload:
@@ -208,6 +223,7 @@ def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[Pape
             "vs_marble": 1 - result.makespan_s / marble_s,
         }
         more["over_optimum"] = round(result.makespan_s / best.makespan_s - 1, 9)
+        more |= _gains(result, results["fifo-exclusive"])
         rows.append(_row(workload.name, policy, result, more, _printed(policy, printed)))
     more = {
         "suspends": best.suspends,
@@ -219,12 +235,21 @@ def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[Pape
     return rows
 
 
+def _gains(result: Results, lsf: Results) -> dict[str, float]:
+    """Figures 6b, 6c, 7b and 7c: how much more of the GPUs and of their memory is in use than under LSF, relatively."""
+    found = {}
+    for key, what in (("utilisation_gain", "utilisation"), ("memory_gain", "memory_utilisation")):
+        ours, theirs = getattr(result, what), getattr(lsf, what)
+        if ours is not None and theirs:
+            found[key] = ours / theirs - 1
+    return found
+
+
 def _printed(policy: str, printed: Mapping[str, Any]) -> dict[str, Any]:
     if policy == "fifo-exclusive" and "lsf_s" in printed:
         return {"makespan_s": printed["lsf_s"]}
     if policy == "marble":
-        keys = {"marble_s": "makespan_s", "reduction": "reduction", "suspend_resume_share": "suspend_resume_share"}
-        return {ours: printed[key] for key, ours in keys.items() if key in printed}
+        return {"makespan_s" if key == "marble_s" else key: printed[key] for key in printed if key != "lsf_s"}
     return {}
 
 
@@ -243,7 +268,12 @@ def _sums(rows: Sequence[PaperRow]) -> list[PaperRow]:
 
 
 def _more(result: Results) -> dict[str, Any]:
-    return {"suspends": result.suspends, "utilisation": result.utilisation, "suspend_resume_share": result.lost_share}
+    return {
+        "suspends": result.suspends,
+        "utilisation": result.utilisation,
+        "memory_utilisation": result.memory_utilisation,
+        "suspend_resume_share": result.lost_share,
+    }
 
 
 def _row(workload: str, policy: str, result: Results, more: Mapping[str, Any], printed: Mapping[str, Any]) -> PaperRow:
@@ -251,9 +281,14 @@ def _row(workload: str, policy: str, result: Results, more: Mapping[str, Any], p
 
 
 @lru_cache(maxsize=1)
-def _sets() -> dict[int, dict[str, Any]]:
+def _jobsets() -> dict[str, Any]:
     with (conf_folder() / "jobsets" / "marble.yaml").open() as file:
-        sets: dict[int, dict[str, Any]] = yaml.safe_load(file)["sets"]
+        found: dict[str, Any] = yaml.safe_load(file)
+    return found
+
+
+def _sets() -> dict[int, dict[str, Any]]:
+    sets: dict[int, dict[str, Any]] = _jobsets()["sets"]
     return sets
 
 

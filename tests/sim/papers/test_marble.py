@@ -11,6 +11,7 @@ from hpcdl.sim.papers.marble import (
     against_optimus,
     gpu_by_gpu,
     marble_set,
+    memory_of,
     noise,
     several_nodes,
     single_node,
@@ -121,7 +122,32 @@ def test_a_table_is_plain_values() -> None:
     assert plain["name"] == "MARBLE sets 1 to 3"
     assert plain["notes"]
     assert {"workload", "policy", "makespan_s", "mean_jct_s", "paper"} <= plain["rows"][0].keys()
-    assert plain["rows"][1]["paper"] == {"makespan_s": 496, "reduction": 0.483, "suspend_resume_share": 0.132}
+    assert plain["rows"][1]["paper"] == {
+        "makespan_s": 496,
+        "reduction": 0.483,
+        "suspend_resume_share": 0.132,
+        "utilisation_gain": 0.86,
+        "memory_gain": 0.91,
+    }
+
+
+def test_gains_of_utilisation_are_those_of_the_totals() -> None:
+    """Figures 6b and 6c: the same work in less time, as the printed gains of both are within six points."""
+    for number in (1, 2, 3):
+        lsf, ours = (row(single(), f"set {number}", policy) for policy in ("fifo-exclusive", "marble"))
+        assert ours.more["utilisation_gain"] == pytest.approx(lsf.makespan_s / ours.makespan_s - 1)
+        for key in ("utilisation_gain", "memory_gain"):
+            assert ours.paper[key] == pytest.approx(ours.more["utilisation_gain"], abs=0.075)
+        assert 0 < lsf.more["memory_utilisation"] < ours.more["memory_utilisation"] < 1
+        assert lsf.more["memory_gain"] == 0
+
+
+def test_memory_is_assumed_of_every_model_and_fits_a_gpu() -> None:
+    models = {job.name.split()[0] for number in range(1, 10) for job in marble_set(number).jobs}
+    assert models == {"ResNet-50", "Inception-v3", "ResNet-101", "VGG-16"}
+    for model in models:
+        assert memory_of(model).on(6) < memory_of(model).on(1) < 16_384
+        assert memory_of(model, 8).on(48) == memory_of(model).on(6), "each node has a batch of its own"
 
 
 def test_a_further_figure_cannot_hide_a_column() -> None:
