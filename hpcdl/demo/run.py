@@ -66,6 +66,9 @@ def main(set_number: int = 3, scale: float | None = None, report: Path | None = 
     _tell_verified(episodes)
     saved, printed = 100 * reduction(marble, exclusive), 100 * jobset.reduction
     print(f"marble needs {saved:.1f} % less time than fifo-exclusive; the paper prints {printed:.1f} % for this set.")
+    if exclusive.memory.run and marble.memory.run is not None:
+        more, printed = 100 * (marble.memory.run / exclusive.memory.run - 1), 100 * jobset.memory_gain
+        print(f"It has {more:.1f} % more of the GPUs' memory in use, as assumed; the paper prints {printed:.0f} %.")
     for episode, comparison in played:
         print(truth_text(episode, comparison))
     print("Timelines, comparison and numbers:")

@@ -105,13 +105,15 @@ def test_set_three_from_beginning_to_end(tmp_path: Path) -> None:
     assert marble["makespan_s"] == pytest.approx(scale * marble["wall_s"], abs=0.1)
     assert summary["reduction"] == pytest.approx(1 - marble["makespan_s"] / exclusive["makespan_s"], abs=1e-3)
     for each in (marble, exclusive):
-        assert set(each) == {"policy", "makespan_s", "wall_s", "utilisation", "suspends", "jobs"}
-        assert 0 < each["utilisation"] <= 1
+        keys = {"policy", "makespan_s", "wall_s", "utilisation", "memory_utilisation", "suspends", "jobs"}
+        assert set(each) == keys
+        assert 0 < each["memory_utilisation"] < each["utilisation"] <= 1
         assert [job["state"] for job in each["jobs"]] == ["DONE"] * 3
         assert all(job["verified"] is True for job in each["jobs"])
         assert all(job["gpus"][-1][1] == 0 for job in each["jobs"])
         keys = {"id", "name", "state", "start_s", "end_s", "jct_s", "gpus", "suspends", "lost_s", "verified"}
-        assert all(set(job) == keys for job in each["jobs"])
+        assert all(set(job) == keys | {"memory_utilisation"} for job in each["jobs"])
+        assert all(0 < job["memory_utilisation"] < 1 for job in each["jobs"])
     inception = marble["jobs"][1]
     assert [number for _, number in inception["gpus"] if number] == [3, 4]
     assert inception["lost_s"] > 0

@@ -28,7 +28,7 @@ def tell(found: Sequence[str]) -> str:
 def test_three_real_jobs_and_the_same_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     profiles = load_profiles([conf_folder() / "profiles"])
-    jobset = JobSet(0, 6, tuple(SetJob(model, steps, model) for model, steps in JOBS), 700.0, 500.0, 0.3)
+    jobset = JobSet(0, 6, tuple(SetJob(model, steps, model) for model, steps in JOBS), 700.0, 500.0, 0.3, 0.4)
     told: list[str] = []
     found: Comparison | None = None
     for number in range(TRIES):

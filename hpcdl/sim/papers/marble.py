@@ -113,7 +113,7 @@ def single_node() -> PaperTable:
     for number in SINGLE:
         rows += _rows(number, marble_set(number), ("fifo-exclusive", "marble", "adaptive"))
     rows += _sums(rows)
-    return PaperTable("MARBLE sets 1 to 3", tuple(rows), tuple(_NOTES["fit"]))
+    return PaperTable("MARBLE sets 1 to 3", tuple(rows), (*_NOTES["fit"], *_NOTES["memory"]))
 
 
 def warm_starts() -> PaperTable:
@@ -134,7 +134,7 @@ def several_nodes(title: str, speed: float) -> PaperTable:
     rows = []
     for number in MULTI:
         rows += _rows(number, marble_set(number, speed), ("fifo-exclusive", "marble", "adaptive"))
-    return PaperTable(title, tuple(rows), tuple(_NOTES["several_nodes"]))
+    return PaperTable(title, tuple(rows), (*_NOTES["several_nodes"], _NOTES["memory"][0]))
 
 
 def against_optimus() -> PaperTable:

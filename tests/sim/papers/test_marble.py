@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from benchmarks import marble_several_nodes as several
 from hpcdl.core.model.profile import Profile
 from hpcdl.sim.papers.marble import (
     COUNTED_TOGETHER,
@@ -140,6 +141,23 @@ def test_gains_of_utilisation_are_those_of_the_totals() -> None:
             assert ours.paper[key] == pytest.approx(ours.more["utilisation_gain"], abs=0.075)
         assert 0 < lsf.more["memory_utilisation"] < ours.more["memory_utilisation"] < 1
         assert lsf.more["memory_gain"] == 0
+
+
+@pytest.mark.parametrize("speed", [0.5, 4.0, 16.0])
+@pytest.mark.parametrize("rise", [0.2, 0.9])
+def test_no_curve_with_the_fastest_numbers_of_one_node_gives_set_4_its_printed_reduction(
+    speed: float, rise: float
+) -> None:
+    workload = several.with_curves(4, speed, several.ONE_NODE, dict.fromkeys(several.ONE_NODE, rise))
+    assert several.reduction(workload) > 0.3 > several.PRINTED[4]
+
+
+def test_other_fastest_numbers_give_all_three_printed_reductions() -> None:
+    fastest = several.ONE_NODE | {"resnet-50": 5, "resnet-101": 5}
+    rise = {"resnet-50": 0.93, "inception-v3": 0.56, "resnet-101": 0.71, "vgg-16": 0.42}
+    for number, printed in several.PRINTED.items():
+        found = several.reduction(several.with_curves(number, 2.0, fastest, rise))
+        assert found == pytest.approx(printed, abs=0.02)
 
 
 def test_memory_is_assumed_of_every_model_and_fits_a_gpu() -> None:
