@@ -127,6 +127,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             *((f"link {name}", str(url)) for name, url in (row.get("links") or {}).items()),
             ("deadline", deadline_text(row)),
             ("profile", str(row.get("profile") or "")),
+            ("batch size", str(spec.get("batch_size") or "")),
             ("burst plans", _burst(spec.get("burst") or ())),
             ("placement", placement_text(row.get("placement")) + role),
             ("step", step_text(row)),

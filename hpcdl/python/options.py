@@ -70,6 +70,7 @@ class Options(TypedDict, total=False):
     notify: str | Sequence[str]
     stall: float | str
     steps: int
+    batch: int
     model: str
     profile: str
     accuracy: float

@@ -335,7 +335,7 @@ class SubmitCall:
         asked = batch.asked
         typed = {each for each in given if self.ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE}
         nodes = given["nodes"][1] if "nodes" in typed else asked.nodes or 1
-        values: dict[str, Any] = {"exports": asked.exports, "batch": batch.command.tasks_of(batch, nodes)}
+        values: dict[str, Any] = {"exports": asked.exports, "tasks": batch.command.tasks_of(batch, nodes)}
         if given["name"] is None:
             values["name"] = literal(asked.name or default_name((batch.file,)))
         if asked.gpus and "gpus" not in typed:

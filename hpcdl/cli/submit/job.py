@@ -22,7 +22,7 @@ from hpcdl.cli.submit.burst import stage_plans
 from hpcdl.cli.submit.gate import behind_gate, runs_gate
 from hpcdl.cli.submit.lightning import SRUN, as_tasks
 from hpcdl.cli.submit.options import AFTER
-from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
+from hpcdl.core.model.arrays import Array, Steps, check_batch_sweep, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
 from hpcdl.core.model.notice import program_of
@@ -84,7 +84,7 @@ _AS_GIVEN = (
 def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) -> JobRequest:
     """The job that these values of submit's options (by the names of its parameters) and this command say.
 
-    `exports` among them: what a batch script wants of the environment, `batch` how it is run; the command is then the
+    `exports` among them: what a batch script wants of the environment, `tasks` how it is run; the command is then the
     script's, with placeholders where it is an array. Raises ValueError and click.UsageError.
     """
     scales = given["profile"] or given["burst_plan"] or given["burst_limit"]
@@ -94,7 +94,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     command = tuple(command) if array is None else with_sweeps(command, given["sweep"])
     name = default_name(command) if name is None else name
     command = behind_gate(command) if given["gate"] else command
-    means, batch = _means(given["rescale"], command, nodes), given.get("batch")
+    means, batch = _means(given["rescale"], command, nodes), given.get("tasks")
     if given["signal"] == "lightning" and batch is None:
         command, batch = as_tasks(command, name, (low, high, counts), nodes)
     files = {name: os.path.expanduser(given[name] or "") for name in ("output", "error")}
@@ -108,6 +108,13 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     place = folder if folder.is_absolute() else here / folder
     waits = [group for name in AFTER for group in given[name]]
     plain = [group for group in waits if len(group) == 1 and group[0].kind == "done" and group[0].job]
+    batch_size, batch_sweep = given["batch"]
+    if array is not None and batch_size is None and not batch_sweep:
+        with suppress(ValueError):  # it is called so, and is something else
+            check_batch_sweep("batch", array.sweep)
+            batch_sweep = "batch"
+    if array is None and batch_sweep:
+        raise ValueError(f"--batch {{{batch_sweep}}} is of a sweep: add --sweep {batch_sweep}=16,32,64")
     burst = stage_plans(given, command, place, None if high is None else high * nodes[1])
     spec = JobSpec(
         **{name: given[name] for name in _AS_GIVEN},
@@ -141,6 +148,8 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         batch=batch if means == "restart" else None,
         tags=given["tag"],
         links=given["link"],
+        batch_size=batch_size,
+        batch_sweep=batch_sweep,
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))
@@ -160,7 +169,7 @@ def in_container(image: str, command: Sequence[str], given: Mapping[str, Any], m
         ("--gate", given["gate"]),
         ("--signal lightning", given["signal"] == "lightning"),
         (f"--rescale {means}", means != "restart"),
-        ("a batch script", given.get("batch") is not None),
+        ("a batch script", given.get("tasks") is not None),
     ):
         if wrong:
             raise ValueError(f"--container does not go with {option}: start the container in your own script")

@@ -32,7 +32,8 @@ _FIELDS = {
     "link": ("links",),
     "gate": ("gate", "command"),
     "signal": ("signal", "command", "batch"),
-    "sweep": ("command",),
+    "sweep": ("command", "batch_size", "batch_sweep"),
+    "batch": ("batch_size", "batch_sweep"),
     "output": ("output", "batch"),
     "error": ("error", "batch"),
     **dict.fromkeys(AFTER, ("after", "conditions")),
@@ -75,13 +76,15 @@ class Template:
         values = dict(given) | {"exports": ExportedVariables(every=False)}
         carried = {"gpus": (old.gpus_min, old.gpus_max, old.gpus_counts), "signal": old.signal}
         carried["nodes"] = (old.nodes, old.nodes_max or old.nodes)
+        if "batch" not in dict(given["sweep"]):
+            carried["batch"] = (old.batch_size, "")
         if "nodes" not in typed:
             carried["rescale"] = old.rescale
         values |= {name: value for name, value in carried.items() if name not in typed}
         if command:
             values["gate"] = given["gate"] or old.gate
         else:  # it stands behind its gate, and runs as a batch script does, already
-            values |= {"gate": given["gate"] and not old.gate, "batch": old.batch}
+            values |= {"gate": given["gate"] and not old.gate, "tasks": old.batch}
         made = job_request(values, command or old.command, here)
         taken = {field for name in typed for field in _FIELDS.get(name, (name,)) if hasattr(made.spec, field)}
         if command:

@@ -27,6 +27,7 @@ from hpcdl.core.model.job import (
     SIGNAL_PRESETS,
     Sharing,
     check_continue_from,
+    parse_batch_size,
 )
 from hpcdl.core.model.notice import check_destinations
 from hpcdl.core.model.tags import Links, check_links, check_tags
@@ -160,6 +161,15 @@ def _stall(value: str | None) -> tuple[float | None, bool]:
 def _memory(value: str | None) -> int | None:
     """MiB, rounded up; a number alone is MiB, as Slurm has it."""
     return None if value is None else parse_memory_mib(value)
+
+
+@_checked
+def _batch(value: str | None) -> tuple[int | None, str]:
+    """The batch size, or the name of the sweep that says it, `{NAME}`."""
+    if value is None:
+        return None, ""
+    name = re.fullmatch(r"\{([^{}]+)\}", value)
+    return (parse_batch_size(value), "") if name is None else (None, name[1])
 
 
 @_checked
@@ -304,6 +314,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--steps", type=click.IntRange(1, MOST_STEPS), metavar="N", help="Training steps in all, for estimated times."
     ),
     click.option(
+        "--batch", callback=_batch, metavar="B|{NAME}",
+        help="Samples of a step, on all its GPUs together: rates are learnt by it. {NAME}: the values of that sweep.  "
+        "[default: those of a sweep that is called batch]",
+    ),
+    click.option(
         "--burst-plan", callback=_filled, metavar="FILE",
         help="Burst-parallel: its plans are made of the layers in this file, which hpcdl burst profile writes.",
     ),
@@ -442,7 +457,7 @@ SECTIONS: dict[str, str] = {
     "The job": "name tag link env cwd output error container gate trainer_library git after after_any after_failed "
     "after_start singleton hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
-    "model accuracy",
+    "batch model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
     "progress_regex retries stall notify",

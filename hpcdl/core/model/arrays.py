@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 
 from hpcdl.core.model.frozen import unchecked
-from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.job import JobSpec, parse_batch_size
 from hpcdl.core.model.member_name import member_name, printable
 from hpcdl.core.model.units import meant
 
@@ -164,6 +164,20 @@ def check_places(spec: JobSpec, array: Array) -> None:
             hint = meant(name, array.names, there, text="{{{}}}".format)
             raise ValueError(f"{word!r} names {{{name}}}, which is no sweep of this array; {hint} ({{{{{name}}}}} "
                              f"stands for {{{name}}} itself)")  # fmt: skip
+    if spec.batch_sweep:
+        check_batch_sweep(spec.batch_sweep, array.sweep)
+
+
+def check_batch_sweep(name: str, sweep: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Raises ValueError unless the values of this sweep are batch sizes."""
+    values = dict(sweep).get(name)
+    if values is None:
+        raise ValueError(f"the batch size is that of the sweep {name}, which there is not: --sweep {name}=16,32,64")
+    for value in values:
+        try:
+            parse_batch_size(value)
+        except ValueError as error:
+            raise ValueError(f"the sweep {name} has the batch sizes: {error}") from None
 
 
 Filled = Callable[[dict[str, str]], str]
@@ -195,8 +209,8 @@ def expand(template: JobSpec, array: Array, first: int) -> tuple[JobSpec, ...]:
     """The specs of an array's jobs, whose first has the id `first`. Raises ValueError where one of them cannot be.
 
     Values are put in where a word of the command, the name, the checkpoint folder or a file for output holds `{name}`;
-    a name without such is followed by them in brackets. All of them are learnt of together. They share everything else,
-    so that what was checked of the template holds for them.
+    a name without such is followed by them in brackets. One of them may be the batch size. All of them are learnt of
+    together. They share everything else, so that what was checked of the template holds for them.
     """
     base = replace(template, model=template.model or template.name)
     fillers = [(place, fill) for place, word in enumerate(base.command) if (fill := _filler(word)) is not None]
@@ -222,6 +236,11 @@ def expand(template: JobSpec, array: Array, first: int) -> tuple[JobSpec, ...]:
                 command=tuple(command),
                 name=name,
                 **{field: fill(values) for field, fill in filling},
+                **(
+                    {"batch_size": parse_batch_size(values[base.batch_sweep]), "batch_sweep": ""}
+                    if base.batch_sweep
+                    else {}
+                ),
                 array=first,
                 array_index=index,
                 array_most=array.max_parallel,

@@ -54,6 +54,9 @@ MOST_CPUS = 1 << 16
 LONGEST_S = 3650 * 86_400.0
 """A time limit beyond this is none."""
 
+MOST_BATCH = (1 << 31) - 1
+"""The largest batch size."""
+
 MOST_GPUS, MOST_RETRIES, MOST_STEPS = 1_024, 1_000_000, 10**12
 """What a submit may ask for: GPUs on a node, retries, steps. A ledger may hold jobs that asked for more."""
 
@@ -67,6 +70,13 @@ def check_counts(spec: "JobSpec") -> None:
         raise ValueError(f"{spec.retries} retries are more than a job may have: at most {MOST_RETRIES}")
     if spec.steps is not None and spec.steps > MOST_STEPS:
         raise ValueError(f"{spec.steps} steps are more than a job may have: at most {MOST_STEPS}")
+
+
+def parse_batch_size(text: str) -> int:
+    """The batch size that a text is. Raises ValueError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and 1 <= int(text) <= MOST_BATCH):
+        raise ValueError(f"{text[:100]!r} is no batch size: a whole number from 1 to {MOST_BATCH} is")
+    return int(text)
 
 
 def check_continue_from(text: str) -> None:
@@ -262,6 +272,9 @@ class JobSpec:
     output: str = ""
     error: str = ""  # the same of its stderr, which is then kept apart from stdout
 
+    batch_size: int | None = None  # samples of a step, on all of its GPUs together; None: not said
+    batch_sweep: str = ""  # of an array that is submitted: the sweep whose values are its jobs' batch sizes; "": none
+
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
             raise ValueError("a job needs a command")
@@ -348,6 +361,10 @@ class JobSpec:
                 )
             if sum(len(plan.widths) for plan in self.burst) > MOST_WIDTHS:
                 raise ValueError(f"burst-parallel plans must have at most {MOST_WIDTHS} widths in all")
+        if self.batch_size is not None and not 1 <= self.batch_size <= MOST_BATCH:
+            raise ValueError(f"the batch size must be from 1 to {MOST_BATCH}, got {self.batch_size}")
+        if self.batch_size is not None and self.batch_sweep:
+            raise ValueError("the batch size is a number, or that of a sweep: give one of them")
         if not all(self.conditions):
             raise ValueError("a group of conditions must have one or more")
         if any(not key or "=" in key for key, _ in self.env):

@@ -107,6 +107,9 @@ class Submitting:
                 check_places(spec, entry.array)
             except ValueError as error:
                 raise CommandRefused(str(error), "array") from None
+        elif spec.batch_sweep:
+            name = spec.batch_sweep
+            raise CommandRefused(f"the batch size is that of the sweep {name}, and this job has none", "array")
         if lacks := never_large_enough(world, spec, self._batch_system):
             raise CommandRefused(
                 f"it takes {lacks}; no pilot or later allocation may bring a larger one, since there is no batch "

@@ -18,7 +18,7 @@ FIRST = (
     "--accuracy", "0.9", "--retries", "3", "--stall", "60:restart", "--resumes", "out/*", "--tag", "a,b",
     "--link", "w=https://w/1", "--share", "foreground:5", "--gpu-memory", "1G", "--deadline", "prior",
     "--output", "%j.out", "--error", "%j.err",
-    "--progress-regex", "s=(\\d+)", "--no-trainer-library", "--env", "A=1", "--notify", "true",
+    "--batch", "64", "--progress-regex", "s=(\\d+)", "--no-trainer-library", "--env", "A=1", "--notify", "true",
 )  # fmt: skip
 COMMAND = ("--", "python", "train.py", "--lr", "{x}")
 
@@ -47,7 +47,7 @@ def test_everything_is_carried_but_what_is_its_own(
     default = {field.name for field in fields(JobSpec) if first.get(field.name) == getattr(plain, field.name)}
     assert default <= {
         "user", "gpus_counts", "after", "conditions", "checkpoint_dir", "gate", "nodes_max", "deadline", "rescale",
-        "continue_from", "progress", "batch", "burst", "git",
+        "continue_from", "progress", "batch", "burst", "git", "batch_sweep",
     } | {"array", "array_index", "array_most", "sweep"}, "the first job chose nearly everything"  # fmt: skip
     assert again.pop("like") == 1
     assert again.pop("env") == []

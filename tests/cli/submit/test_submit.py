@@ -62,7 +62,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "trainer_library": True,
         "cpus": None, "memory_mib": None, "time_s": None, "batch": None,
         "share": None, "gpu_memory_mib": None, "burst": [], "tags": [], "links": [], "conditions": [],
-        "singleton": False, "output": "", "error": "",
+        "singleton": False, "output": "", "error": "", "batch_size": None, "batch_sweep": "",
     }  # fmt: skip
 
 
@@ -286,3 +286,34 @@ def test_names_that_look_like_secrets(name: str, secret: bool) -> None:
     assert environment((name,), {name: "x"}) == {name: "x"}, "asked for by name"
     function = {f"BASH_FUNC_{name}%%": "() {  echo x\n}"}
     assert environment((), function) == ({} if secret else function), "an exported function of that name"
+
+
+def test_the_batch_size(fake: FakeDaemon, hpcdl: Run) -> None:
+    def sizes(*words: str) -> tuple[object, object]:
+        assert hpcdl("submit", *words, "--", "python", "train.py").code == 0
+        body = next(body for method, path, body in reversed(fake.requests) if method == "POST")
+        return body["jobs"][0]["batch_size"], body["jobs"][0]["batch_sweep"]
+
+    assert sizes() == (None, "")
+    assert sizes("--batch", "64") == (64, "")
+    assert sizes("--batch", "{bs}", "--sweep", "bs=16,32") == (None, "bs")
+    assert sizes("--sweep", "batch=16,32") == (None, "batch")
+    assert sizes("--batch", "8", "--sweep", "batch=16,32") == (8, "")
+    assert sizes("--sweep", "batch=small,large") == (None, "")
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (("--batch", "0"), "'0' is no batch size: a whole number from 1 to 2147483647 is"),
+        (("--batch", "many"), "'many' is no batch size"),
+        (("--batch", "{bs}"), "--batch {bs} is of a sweep: add --sweep bs=16,32,64"),
+        (("--batch", "{bs}", "--sweep", "lr=1,2"), "the sweep bs, which there is not"),
+        (("--batch", "{lr}", "--sweep", "lr=0.1,2"), "'0.1' is no batch size"),
+    ],
+)
+def test_what_is_no_batch_size(fake: FakeDaemon, hpcdl: Run, words: tuple[str, ...], why: str) -> None:
+    done = hpcdl("submit", *words, "--", "python", "train.py")
+    assert (done.code, done.out) == (2, "")
+    assert why in done.err
+    assert not fake.world.jobs

@@ -98,6 +98,24 @@ def test_a_name_that_is_no_sweep() -> None:
     assert named(("{{a}}", "${b}", "{c}-{d.e}", "{ f }", "{1}")) == {"c", "d.e"}
 
 
+def test_a_sweep_of_batch_sizes() -> None:
+    array = Array(sweep=(("bs", ("16", "32")), ("lr", ("1", "2"))))
+    spec = replace(SPEC, batch_sweep="bs")
+    check_places(spec, array)
+    specs = expand(spec, array, 1)
+    assert [(each.batch_size, each.batch_sweep) for each in specs] == [(16, ""), (16, ""), (32, ""), (32, "")]
+    assert JobSpec(**{name: getattr(specs[0], name) for name in JobSpec.__slots__}) == specs[0]
+    assert expand(replace(SPEC, batch_size=8), array, 1)[3].batch_size == 8
+    with pytest.raises(ValueError, match=r"the sweep lr has the batch sizes: '0.1' is no batch size"):
+        check_places(replace(SPEC, batch_sweep="lr"), Array(sweep=(("lr", ("4", "0.1")),)))
+    with pytest.raises(ValueError, match=r"no batch size|that of the sweep bs, which"):
+        check_places(spec, Array(sweep=(("lr", ("4",)),)))
+    with pytest.raises(ValueError, match="from 1 to 2147483647, got 0"):
+        replace(SPEC, batch_size=0)
+    with pytest.raises(ValueError, match="give one of them"):
+        replace(SPEC, batch_size=4, batch_sweep="bs")
+
+
 def test_one_event() -> None:
     cluster = Cluster({"n1": 2})
     entry = Entry(replace(SPEC, command=("train", "{index}")), Array(((1, 50, 1),), (), 2))
@@ -122,6 +140,8 @@ def test_one_event() -> None:
         (Entry(replace(SPEC, checkpoint_dir="/ck"), Array(sweep=(("lr", ("1", "2")),))), "cannot both checkpoint into"),
         (Entry(replace(SPEC, command=("{lr}",)), Array(sweep=(("lr", ("a", "")),))), "first word empty"),
         (Entry(SPEC, Array(((1, 2, 1),))), "names {lr}, which is no sweep"),
+        (Entry(replace(SPEC, batch_sweep="lr"), Array(sweep=(("lr", ("a",)),))), "'a' is no batch size"),
+        (Entry(replace(SPEC, batch_sweep="lr")), "this job has none"),
         (Entry(SPEC, Array(((1, 20_000, 1),), (("lr", ("1",)),))), "takes 1 to 10000 jobs, got 20000"),
         (Entry(SPEC, after=(0,)), "must wait for earlier ones"),
     ],
