@@ -1,6 +1,6 @@
 """What GENIE knows of a job: its placements, their cost and latency, and when it is expected (section 5).
 
-Equations 1 to 4 and 9 to 11; hpcdl/estimators/latency.py has the model of the rates (equations 4 to 8). Pure numbers:
+Equations 1 to 4 and 9 to 11; hpcdl/core/model/latency.py has the model of the rates (equations 4 to 8). Pure numbers:
 policy.py and baselines.py choose.
 """
 

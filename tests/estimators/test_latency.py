@@ -1,12 +1,15 @@
 """GENIE's prediction model and its light profiling, on curves of a known form with noise as a measurement has it."""
 
+import re
 import statistics
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from hpcdl.estimators.latency import LatencyModel, LightRun, Setting, Stretch, fit, mean_error, plan_light_runs
+from hpcdl.core.model.latency import LatencyModel, Setting, Stretch
+from hpcdl.core.model.profile import Profile, ProfileError
+from hpcdl.estimators.latency import LightRun, fit, mean_error, plan_light_runs, profile_of
 
 # gamma, lambda, and b0 of a rate per GPU of b / (b + b0)
 MODELS = {
@@ -117,20 +120,20 @@ def test_light_profiling_has_b_plus_g_plus_n_runs_and_none_twice() -> None:
 
 def test_a_profile_has_a_point_for_each_placement() -> None:
     found = fit(measured("Seq2seq", 2))
-    profile = found.to_profile("seq2seq", 64, 3, 4)
+    profile = profile_of(found, "seq2seq", 64, 3, 4)
     assert len(profile.points) == 12
     assert profile.rate(4, 3) == pytest.approx(found.rate(64, 3, 4) / 64)
     assert (profile.startup_s, profile.resume_s) == (30, 30)
     assert profile.spread == found.error
     assert "batch size 64" in profile.source
     with pytest.raises(ValueError, match="1 or more"):
-        found.to_profile("seq2seq", 64, 0, 4)
+        profile_of(found, "seq2seq", 64, 0, 4)
 
 
 def test_a_placement_that_synchronises_away_all_its_gpus_still_has_a_rate() -> None:
     model = LatencyModel((Stretch(1, 64, (10.0, 0.0, 0.0)),), gamma=5.0, lambda_=1.0)
     assert model.rate(8, 2, 1) == pytest.approx(0.5)
-    assert model.to_profile("x", 8, 4, 4).rate(1, 2) > 0
+    assert profile_of(model, "x", 8, 4, 4).rate(1, 2) > 0
 
 
 def _single(*rates: tuple[int, float]) -> list[LightRun]:
@@ -200,3 +203,44 @@ def test_values_that_cannot_be(make: object, message: str) -> None:
 
 def test_the_mean_error_of_no_runs() -> None:
     assert mean_error(LatencyModel((Stretch(1, 2, (1.0, 0.0, 0.0)),), 0.0, 0.0), []) == 0
+
+
+def test_one_profile_answers_for_every_batch() -> None:
+    found = fit(measured("ResNet-50", 1))
+    profile = profile_of(found, "resnet50", 64, 2, 4)
+    assert profile.batch == 64
+    assert profile.at_batch(64) is profile
+    for batch in (3, 24, 96, 500):
+        other = profile.at_batch(batch)
+        assert other is profile.at_batch(batch)
+        for nodes, gpus in ((1, 1), (1, 3), (2, 4)):
+            assert other.rate(gpus, nodes) == pytest.approx(found.rate(batch, nodes, gpus) / batch)
+    again = Profile.from_mapping("resnet50", profile.to_mapping())
+    assert again == profile
+    assert again.at_batch(24) == profile.at_batch(24)
+
+
+def test_gpus_of_another_type_keep_their_speed_in_comparison() -> None:
+    found = fit(measured("ResNet-50", 1))
+    whole = profile_of(found, "resnet50", 64, 1, 2)
+    kinds = (("h100", tuple((nodes, gpus, 3 * rate) for nodes, gpus, rate in whole.points)),)
+    other = Profile("x", whole.points, kinds=kinds, batch=64, latency=found).at_batch(16)
+    assert other.on("h100").rate(2) == pytest.approx(3 * other.rate(2))
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"latency": 3}, "latency: expected stretches, gamma and lambda, got 3"),
+        ({"latency": {"stretches": [{"smallest": 1}]}}, "stretches[0]: expected smallest, largest and k"),
+        ({"latency": {"stretches": [{"smallest": "a", "largest": 2, "k": [1, 1, 0]}]}}, "expected a number, got 'a'"),
+        ({"latency": {"stretches": []}}, "the model needs a stretch"),
+        ({"batch": None}, "batch: of the points is needed beside a latency model"),
+        ({"batch": 0}, "batch: must be 1 or more, got 0"),
+        ({"batch": "many"}, "batch: expected a whole number"),
+    ],
+)
+def test_what_is_no_latency_model(changes: dict[str, object], why: str) -> None:
+    good = profile_of(fit(measured("LSTM", 1)), "lstm", 64, 1, 2).to_mapping()
+    with pytest.raises(ProfileError, match=re.escape(why)):
+        Profile.from_mapping("lstm", good | changes)

@@ -25,7 +25,8 @@ from hpcdl.core.model.incarnation import Cause
 
 if TYPE_CHECKING:
     from hpcdl.cli.profile.light_runs import Speed
-    from hpcdl.estimators.latency import LightRun, Setting
+    from hpcdl.core.model.latency import Setting
+    from hpcdl.estimators.latency import LightRun
 
 BATCH = "HPCDL_PROFILE_BATCH"
 """The variable in which a script finds the global batch size of this run."""
@@ -147,7 +148,8 @@ class _RunOptions:
 
     def settings(self) -> "list[Setting]":
         """The settings in the order in which they are run."""
-        from hpcdl.estimators.latency import Setting, plan_light_runs
+        from hpcdl.core.model.latency import Setting
+        from hpcdl.estimators.latency import plan_light_runs
 
         if self.light:
             return plan_light_runs(self.batches, self.nodes, self.gpus)
@@ -289,7 +291,10 @@ def _row(run: "LightRun") -> dict[str, Any]:
 @click.argument("runs", type=InputFile())
 @click.option("-n", "--name", required=True, metavar="NAME", help="What jobs call the profile: submit --profile NAME.")
 @click.option(
-    "--batch", type=click.IntRange(min=1), metavar="B", help="Of the jobs.  [default: the largest that was run]"
+    "--batch",
+    type=click.IntRange(min=1),
+    metavar="B",
+    help="Of jobs that say none.  [default: the largest that was run]",
 )
 @click.option("--nodes", type=click.IntRange(1, 1000), metavar="N", help="Up to so many nodes.  [default: as was run]")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="G", help="Up to so many on each.  [default: as was run]")
@@ -312,10 +317,13 @@ def fit(
 ) -> None:
     """Fit GENIE's prediction model to RUNS, the file of `profile run`, and make a profile of it.
 
+    It answers for every batch size: submit --profile NAME --batch B.
+
     hpcdl profile fit runs.csv --name resnet50 -o ~/.hpcdl/profiles/resnet50.yaml
     """
     from hpcdl.cli.profile.light_runs import read_runs
     from hpcdl.estimators.latency import fit as fit_model
+    from hpcdl.estimators.latency import profile_of
 
     found = read_runs(runs)
     if out is not None and out.exists():
@@ -327,7 +335,7 @@ def fit(
     size = batch or max(each.setting.batch for each in found)
     most_nodes = nodes or max(each.setting.nodes for each in found)
     most_gpus = gpus or max(each.setting.gpus for each in found)
-    made = model.to_profile(name, size, most_nodes, most_gpus)
+    made = profile_of(model, name, size, most_nodes, most_gpus)
     mapping = made.to_mapping()
     if out is not None:
         replace_file(out, yaml_text(made.name, mapping))

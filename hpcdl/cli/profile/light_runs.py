@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdl.cli.output import Row
-from hpcdl.estimators.latency import LightRun, Setting
+from hpcdl.core.model.latency import Setting
+from hpcdl.estimators.latency import LightRun
 from hpcdl.sim.readers.source import read_table
 
 REQUIRED = ("batch", "nodes", "gpus", "samples_per_s")

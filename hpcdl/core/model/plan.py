@@ -431,7 +431,8 @@ class Profiles:
     def of(self, job: Job, seen: Observations | None = None) -> Profile | None:
         """The profile that a job names, or that its burst-parallel plans are, else one learnt from jobs like it."""
         if job.spec.profile:
-            return self.by_name.get(job.spec.profile.lower())
+            profile, batch = self.by_name.get(job.spec.profile.lower()), job.spec.batch_size
+            return profile if profile is None or batch is None else profile.at_batch(batch)
         if job.spec.burst:
             return burst_profile(job.spec)
         return self.learn(job.spec.learns_as, seen) if self.learn is not None and seen is not None else None

@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from hpcdl.core.model.latency import LatencyModel
+
 Point: TypeAlias = tuple[int, int, float]
 """(nodes, GPUs per node, steps/s), as measured or assumed."""
 
@@ -178,6 +180,8 @@ class Profile:
     trials: what learnt rates rest on, by number of GPUs; () of a profile that was given.
     accuracy: how the metric of such a job goes, the first points of the fit of what is left to do for `--accuracy`.
     source: where the numbers come from, in words: measured on what, or assumed, or a fit.
+    latency: GENIE's model, which says the rates for every batch size: `at_batch`. None: the points are for all.
+    batch: the global batch size that the points are of; None: it is not said.
     """
 
     name: str
@@ -201,9 +205,12 @@ class Profile:
     measured: tuple[tuple[str, int, int], ...] | None = None
     trials: tuple[RateTrial, ...] = ()
     accuracy: MetricPoints = ()
+    latency: LatencyModel | None = None
+    batch: int | None = None
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _best: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _at_batch: dict[int, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or self.name != self.name.strip():
@@ -231,6 +238,10 @@ class Profile:
                 self._wrong(f"accuracy[{index}]", f"steps must ascend, got {step} after {self.accuracy[index - 1][0]}")
         if self.gate_s > self.startup_s:
             self._wrong("gate_s", f"is a part of startup_s ({self.startup_s:g} s), got {self.gate_s:g}")
+        if self.batch is not None and self.batch < 1:
+            self._wrong("batch", f"must be 1 or more, got {self.batch}")
+        if self.latency is not None and self.batch is None:
+            self._wrong("batch", "of the points is needed beside a latency model")
 
     def _sorted(self, where: str, points: tuple[Point, ...]) -> tuple[Point, ...]:
         if not points:
@@ -273,6 +284,27 @@ class Profile:
         if found is None:
             points = dict(self.kinds).get(kind)
             found = self._on[kind] = self if points is None else replace(self, points=points, kinds=())
+        return found
+
+    def at_batch(self, batch: int) -> "Profile":
+        """The profile of jobs of this global batch size; itself where no latency model says how they differ.
+
+        GPUs of types with points of their own keep their speed in comparison with the others.
+        """
+        if self.latency is None or batch == self.batch:
+            return self
+        found = self._at_batch.get(batch)
+        if found is None:
+            model, own = self.latency, self.batch
+            assert own is not None
+
+            def at(points: tuple[Point, ...]) -> tuple[Point, ...]:
+                """A step is another number of samples, and GPUs are used better or worse."""
+                change = {(n, g): model.rate(batch, n, g) / model.rate(own, n, g) * own / batch for n, g, _ in points}
+                return tuple((nodes, gpus, rate * change[nodes, gpus]) for nodes, gpus, rate in points)
+
+            kinds = tuple((kind, at(points)) for kind, points in self.kinds)
+            found = self._at_batch[batch] = replace(self, points=at(self.points), kinds=kinds, batch=batch)
         return found
 
     def save_for(self, moved: bool) -> float:
@@ -362,8 +394,8 @@ class Profile:
         """A profile from plain values, as YAML or JSON give them; unknown keys are ignored.
 
         `points` is a list of `{gpus, rate, nodes}` (nodes: 1 if left out); `startup_s`, `save_s`, `resume_s` (left out:
-        0, 0 and startup_s), `source`, `aliases`, `accuracy` (a list of `{step, metric}`). Raises ProfileError that
-        names profile and key.
+        0, 0 and startup_s), `source`, `aliases`, `accuracy` (a list of `{step, metric}`); `latency` as
+        `LatencyModel.from_mapping` has it, and then `batch`. Raises ProfileError that names profile and key.
         """
         values = _mapping(name, "the profile", mapping)
         kinds = _mapping(name, "kinds", values.get("kinds", {}))
@@ -376,6 +408,12 @@ class Profile:
         aliases = values.get("aliases", [])
         if not isinstance(aliases, list) or not all(isinstance(alias, str) and alias for alias in aliases):
             raise ProfileError(f"profile {name}: aliases: expected a list of names, got {aliases!r:.200}")
+        batch, latency = values.get("batch"), None
+        if (mapping := values.get("latency")) is not None:
+            try:
+                latency = replace(LatencyModel.from_mapping(mapping), startup_s=startup_s)
+            except ValueError as error:
+                raise ProfileError(f"profile {name}: latency: {error}") from None
         return cls(
             name=name,
             points=points,
@@ -386,6 +424,8 @@ class Profile:
             source=source.strip(),
             aliases=tuple(aliases),
             accuracy=_accuracy(name, values.get("accuracy", [])),
+            latency=latency,
+            batch=None if batch is None else _whole(name, "batch", batch),
             **optional,  # type: ignore[arg-type]  # numbers only
         )
 
@@ -403,6 +443,10 @@ class Profile:
             values["kinds"] = {kind: _listed(points) for kind, points in self.kinds}
         if self.accuracy:
             values["accuracy"] = [{"step": step, "metric": metric} for step, metric in self.accuracy]
+        if self.batch is not None:
+            values["batch"] = self.batch
+        if self.latency is not None:
+            values["latency"] = self.latency.to_mapping()
         plain = {key: getattr(self, key) for key in _OPTIONAL}
         return values | {key: value for key, value in plain.items() if value is not None and (value or key in _NONE)}
 

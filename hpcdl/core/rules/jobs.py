@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.arrays import check_places, expand, named
+from hpcdl.core.model.arrays import Array, check_places, expand, named
 from hpcdl.core.model.commands import CommandRefused, Entry
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState
@@ -119,7 +119,7 @@ class Submitting:
         doubts = doubts_of(world, spec, elsewhere) if strict else ()
         if doubts:
             raise CommandRefused(f"refused by --strict: {doubts[0]}", "strict")
-        return structs.replace(entry, spec=self._with_deadline(spec))
+        return structs.replace(entry, spec=self._with_deadline(spec, entry.array))
 
     def _planned(self, entries: Sequence[Entry]) -> list[tuple[Entry, range]]:
         """Each entry with the ids of its jobs; what they wait for is all by id."""
@@ -166,8 +166,11 @@ class Submitting:
         if entry.spec.after or entry.spec.conditions:  # what it waits for may have failed already
             self._touched.update(dict.fromkeys(ids))
 
-    def _with_deadline(self, spec: JobSpec) -> JobSpec:
-        """The job with its deadline as a time. Raises CommandRefused for one that is past or cannot be worked out."""
+    def _with_deadline(self, spec: JobSpec, array: Array | None) -> JobSpec:
+        """The job with its deadline as a time. Raises CommandRefused for one that is past or cannot be worked out.
+
+        All jobs of an array have the same: of a sweep of batch sizes that of the longest job.
+        """
         if spec.ect is None:
             if spec.deadline is not None and spec.deadline < self._now:
                 ago = seconds_text(self._now - spec.deadline)
@@ -180,7 +183,10 @@ class Submitting:
                 "(or give a time: +2h, 18:30)",
                 "deadline",
             )
-        alone_s = profile.seconds_to_finish(0, spec.steps, 1)
+        sizes = [] if spec.batch_size is None else [spec.batch_size]
+        sizes += [] if array is None else [int(size) for size in dict(array.sweep).get(spec.batch_sweep, ())]
+        known = [profile.at_batch(size) for size in sizes] or [profile]
+        alone_s = max(each.seconds_to_finish(0, spec.steps, 1) for each in known)
         return replace(spec, deadline=self._now + ECT_CLASSES[spec.ect] * alone_s)
 
     def _refuse_shared_folders(self, specs: Sequence[JobSpec], again: bool = False) -> None:

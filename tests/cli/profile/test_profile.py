@@ -8,7 +8,8 @@ import yaml
 
 from hpcdl.cli.profile.light_runs import Speed, read_runs, runs_text, shape_text, speed_of
 from hpcdl.config.profiles import read_profiles
-from hpcdl.estimators.latency import LightRun, Setting
+from hpcdl.core.model.latency import Setting
+from hpcdl.estimators.latency import LightRun
 from hpcdl.sim.workload import WorkloadError
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon

@@ -7,9 +7,12 @@ import pytest
 
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.controller.view_builder import build_view
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.arrays import Array
 from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.latency import LatencyModel, Stretch
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import GpuInfo, Job, JobEnd, JobState, LastAttempt
@@ -61,6 +64,29 @@ def test_classes_are_reckoned_from_one_gpu(controller: Controller) -> None:
     for ect, factor in (("urgent", 0), ("prior", 1), ("normal", 2)):
         number = submit(controller, ect=ect)
         assert controller.world.jobs[number].spec.deadline == pytest.approx(NOW + factor * 3610)
+
+
+def test_a_batch_size_counts_and_of_a_sweep_the_longest(controller: Controller) -> None:
+    model = LatencyModel(
+        (Stretch(16, 64, (0.0, 2.0, 0.0)),), 0.0, 0.0
+    )  # twice the batch, twice the rate: as many steps
+    flat = LatencyModel((Stretch(16, 64, (64.0, 0.0, 0.0)),), 0.0, 0.0)  # the same samples/s: half as many steps
+    known = {
+        name: Profile(name, ((1, 1, 1.0),), batch=64, latency=latency)
+        for name, latency in (("grows", model), ("flat", flat))
+    }
+    controller.profiles = Profiles(known)
+    number = submit(controller, ect="prior", profile="flat", batch_size=32)
+    assert controller.world.jobs[number].spec.deadline == pytest.approx(NOW + 1800)
+    number = submit(controller, ect="prior", profile="grows", batch_size=32)
+    assert controller.world.jobs[number].spec.deadline == pytest.approx(NOW + 3600)
+    spec = JobSpec(("train",), "s", profile="flat", steps=3600, ect="prior", batch_sweep="bs")
+    entry = cmd.Entry(spec, Array(sweep=(("bs", ("16", "32")),)))
+    (ids,) = controller.step([cmd.Submit((entry,), "sweep")], NOW)
+    assert isinstance(ids, tuple), ids
+    assert {controller.world.jobs[each].spec.deadline for each in ids} == {NOW + 1800}
+    views = build_view(controller.world, controller.profiles, NOW)
+    assert [views.by_id[each].profile.rate(1) for each in ids] == [pytest.approx(4.0), pytest.approx(2.0)]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
