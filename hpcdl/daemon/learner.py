@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.plan import Learn, Predict, Profiles
 from hpcdl.core.model.profile import MetricPoints, Observations, Profile
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import World
@@ -14,7 +14,6 @@ from hpcdl.core.model.world import World
 MOST_NODES = 64
 """A learnt profile has points for so many nodes at most."""
 
-_Learn = Callable[[str, Observations], Profile | None]
 _Shape = tuple[int, int, tuple[str, ...]]
 
 
@@ -24,17 +23,27 @@ class Learner:
     def __init__(self, world: Callable[[], World]) -> None:
         """`world`: how it is now; a profile has points for its nodes and kinds of GPU."""
         self._world = world
-        self._made: tuple[_Shape, _Learn] | None = None  # one value: threads share it
+        self._made: tuple[_Shape, Learn, Predict] | None = None  # one value: threads share it
 
     def learn(self, key: str, seen: Observations) -> Profile | None:
         """See `Profiles`: the same for the same arguments, as long as nodes and GPUs are the same."""
+        return self._fits()[1](key, seen)
+
+    def predict(
+        self, key: str, batch: int, seen: tuple[tuple[int, Observations], ...], synchronises: bool
+    ) -> Profile | None:
+        """See `Profiles`: GENIE's model; the same for the same arguments, as `learn`."""
+        return self._fits()[2](key, batch, seen, synchronises)
+
+    def _fits(self) -> tuple[_Shape, Learn, Predict]:
         shape = shape_of(self._world())
         made = self._made
         if made is None or made[0] != shape:
+            from hpcdl.estimators.batches import predictor
             from hpcdl.estimators.scaling import learner
 
-            made = self._made = (shape, learner(*shape))
-        return made[1](key, seen)
+            made = self._made = (shape, learner(*shape), predictor(*shape[:2]))
+        return made
 
     def foresee(self, points: MetricPoints, target: float, earlier: MetricPoints) -> float | None:
         """See `Profiles`: Optimus's fit, whose first points are those of an earlier job."""
@@ -42,7 +51,7 @@ class Learner:
 
     def profiles(self, by_name: Mapping[str, Profile]) -> Profiles:
         """Those profiles, and the hooks."""
-        return Profiles(by_name, self.learn, self.foresee)
+        return Profiles(by_name, self.learn, self.predict, self.foresee)
 
 
 @lru_cache(maxsize=256)

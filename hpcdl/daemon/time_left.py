@@ -6,6 +6,7 @@ By the rate that the job shows, else by its profile. Jobs that wait are estimate
 import math
 from dataclasses import dataclass, replace
 
+from hpcdl.core.controller.type_profiles import TypeProfiles
 from hpcdl.core.fold.observations import end_s, measured, observations_of
 from hpcdl.core.fold.trials import shows_clearly, shows_rate
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState
@@ -74,6 +75,7 @@ def _trains(world: World, job: Job, running: Incarnation, profiles: Profiles, no
         # Where it is slower than it was, or not yet reported, one step is left.
         return TimeLeft(max(1.0 / rate, left / rate - (now - max(progress.at, now - REPORTED_S))), measured=True)
     profile = profiles.of(job, observations_of(world, job.spec.learns_as))
+    profile = profile or TypeProfiles().profile(world, job.spec, profiles)
     if profile is None:
         return None
     if seen is not None and job.spec.burst and job.spec.profile is None:

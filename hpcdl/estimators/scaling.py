@@ -5,7 +5,7 @@ the times of starts and saves as they were seen, and the profile of a job of whi
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -93,8 +93,8 @@ class ScalingCurve:
     def _places(self) -> list[tuple[int, int]]:
         """(nodes, GPUs per node) of a profile's points."""
         here = [seen for seen in self.known if seen.gpus <= self.limit_gpus and seen.nodes <= self.limit_nodes]
-        nodes = _numbers(self.limit_nodes, {seen.nodes for seen in here})
-        gpus = _numbers(self.limit_gpus, {seen.gpus for seen in here})
+        nodes = numbers_up_to(self.limit_nodes, {seen.nodes for seen in here})
+        gpus = numbers_up_to(self.limit_gpus, {seen.gpus for seen in here})
         return [(n, g) for n in nodes for g in gpus]
 
 
@@ -174,9 +174,9 @@ def _check(seen: Observation) -> None:
         raise ValueError(f"an observation's seconds must be a finite number above 0, got {seen.seconds}")
 
 
-def _numbers(limit: int, seen: set[int]) -> list[int]:
+def numbers_up_to(limit: int, seen: Collection[int] = ()) -> list[int]:
     """1 to the limit: every number up to 16, then steps of a fifth, the limit and those seen."""
-    numbers = set(range(1, min(limit, MANY) + 1)) | seen | {limit}
+    numbers = {*range(1, min(limit, MANY) + 1), *seen, limit}
     number = MANY
     while (number := math.ceil(number * 1.2)) < limit:
         numbers.add(number)

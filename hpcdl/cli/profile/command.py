@@ -67,6 +67,9 @@ profile.add_command(plot)
     help="A run that has not been measured so long after its start has failed.",
 )  # fmt: skip
 @click.option("--progress-regex", metavar="REGEX", help="Finds the step in its output, for trainers without hpcdl.")
+@click.option(
+    "--model", metavar="NAME", help="What it trains, as jobs that learn from the runs call it.  [default: as submit]"
+)
 @click.option("--env", multiple=True, metavar="K[=V]", help="Set K for the runs; without =V, K as it is here.")
 @click.option(
     "-o", "--output", "out", type=click.Path(dir_okay=False, path_type=Path), default=Path(OUT), show_default=True,
@@ -141,6 +144,7 @@ class _RunOptions:
     steps: int
     limit: float
     progress_regex: str | None
+    model: str | None
     env: tuple[str, ...]
     out: Path
     cwd: str = ""
@@ -165,6 +169,7 @@ class _RunOptions:
             command = [part.replace(name, str(value)) for part in command]
         flags = [f"--gpus={setting.gpus}", f"--nodes={setting.nodes}", f"--cwd={self.cwd}"]
         flags += [f"--name={self.name} b{setting.batch} {setting.nodes}x{setting.gpus}"]
+        flags += [f"--batch={setting.batch}", f"--model={self.model or self.name}"]
         flags += [f"--env={each}" for each in (*self.env, f"{BATCH}={setting.batch}")]
         flags += [] if self.progress_regex is None else [f"--progress-regex={self.progress_regex}"]
         return request_of(ctx, submit, flags, command)
@@ -178,7 +183,8 @@ def _known_job(client: Client, asked: _RunOptions) -> _RunOptions:
     spec = client.get(f"/v1/jobs/{int(only)}")["job"]["spec"]
     command = tuple(str(part) for part in spec["command"])
     regex = asked.progress_regex or spec.get("progress_regex")
-    return replace(asked, command=command, cwd=spec["cwd"], name=spec["name"][:150], progress_regex=regex)
+    model = asked.model or spec.get("model") or spec["name"]
+    return replace(asked, command=command, cwd=spec["cwd"], name=spec["name"][:150], model=model, progress_regex=regex)
 
 
 def _check_room(client: Client, settings: "Sequence[Setting]") -> None:

@@ -11,6 +11,7 @@ from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect, duration_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
 from hpcdl.client import path_with
+from hpcdl.core.model.units import ranges
 
 _SHOWN = 6
 
@@ -20,8 +21,9 @@ _SHOWN = 6
 def ls(ctx: click.Context, output: Output) -> None:
     """List the profiles: those of files, and those that were learnt from jobs that named none.
 
-    A learnt one is called after model and script. STEPS/S are as seen, by GPUs on a node (2x4: 4 on each of 2 nodes).
-    SPREAD is how far off the rates may be on GPUs that it was not seen on.
+    A learnt one is called after model, batch size (submit --batch) and script; one without the batch size is GENIE's
+    model of the type, which serves every batch size, once three were seen on one GPU. STEPS/S are as seen, by GPUs on a
+    node (2x4: 4 on each of 2 nodes). SPREAD is how far off the rates may be on GPUs that it was not seen on.
     """
     answer = connect(ctx, reading=True).get("/v1/profiles")
     rows = answer["profiles"]
@@ -66,6 +68,8 @@ def _rounded(value: Any) -> Any:
 
 def _rates(row: Row) -> str:
     points = row["points"]
+    if not points and row.get("batches"):
+        return f"of any batch size, by those of {ranges(row['batches'])}"
     kinds = {point["kind"] for point in points}
     parts = []
     for point in points[:_SHOWN]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdl.core.controller.history import Group, Histories, groups_of
+from hpcdl.core.controller.type_profiles import TypeProfiles
 from hpcdl.core.fold.fold import ChangeSet
 from hpcdl.core.fold.observations import arrivals_of, measured, observations_of, slower
 from hpcdl.core.fold.observations import end_s as script_end_s
@@ -67,6 +68,7 @@ class Views:
         self._jobs: dict[int, _JobInputs] = {}
         self._standing = StandingNodes()
         self._learnt_of: dict[tuple[Group, ...], _LearntProfile] = {}
+        self._types = TypeProfiles()
         self._histories = Histories()
         self._named_of: dict[tuple[str, str], tuple[Observations, Profile, Profile]] = {}
         self._sorted = SortedJobs()
@@ -90,6 +92,7 @@ class Views:
             self._there = self._standing.look(world, None if self._there is None else changed_nodes)
             self._learnt_of.clear()  # what is learnt is for the nodes that there are
             self._largest, nodes_changed = None, True
+            self._types = TypeProfiles()
         else:
             nodes_changed = False
         there = self._there
@@ -245,21 +248,21 @@ class Views:
         return found
 
     def _learnt(self, world: World, job: Job, groups: tuple[Group, ...], profiles: Profiles) -> Profile | None:
-        """What was learnt from jobs alike; made anew only after more was seen of them."""
+        """What was learnt from jobs alike, else from those of its type; made anew only after more was seen of them."""
         key = job.spec.learns_as
         own = world.observed.get(key)
         if own is None or profiles.learn is None:
-            return None
+            return self._types.profile(world, job.spec, profiles)
         known, group = self._learnt_of.get(groups), self._histories.usual(groups)
         if known is not None and known.own is own and known.usual is world.usual_times and known.group == group:
-            return known.profile
+            return known.profile or self._types.profile(world, job.spec, profiles)
         seen = observations_of(world, key, self._exempt_starts > 0, group)  # papers learn as they did
         if known is not None and known.seen == seen:
             profile = known.profile
         else:
             profile = None if seen is None else profiles.of(job, seen)
         self._learnt_of[groups] = _LearntProfile(own, world.usual_times, group, seen, profile)
-        return profile
+        return profile or self._types.profile(world, job.spec, profiles)
 
 
 def build_view(world: World, profiles: Profiles, now: float, exempt_starts: float = STARTS) -> View:

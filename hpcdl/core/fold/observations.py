@@ -12,6 +12,7 @@ from itertools import islice
 from hpcdl.core.fold.trials import KEPT_RUNS, LIKE, differences, shows_rate, trial_of, warm_up, with_report
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
+from hpcdl.core.model.job import observed_as
 from hpcdl.core.model.plan import Arrival
 from hpcdl.core.model.profile import (
     AttemptRate,
@@ -40,10 +41,13 @@ FAR_ENOUGH = 2
 """A newer curve of a metric takes the place of an older one of up to so many times as many steps."""
 
 KEPT = 1_000
-"""Kinds of jobs (by model and script) of which is kept what was seen; those that ran last."""
+"""Kinds of jobs (by model, batch size and script) of which is kept what was seen; those that ran last."""
 
 ARRIVALS = 64
 """Jobs whose submits say how often jobs come."""
+
+KEPT_BATCHES = 32
+"""Batch sizes of which is kept what was seen, of each type; those that ran last."""
 
 KEPT_RATES = 64
 """Numbers of GPUs, for each of these."""
@@ -249,6 +253,13 @@ def _shows_rate(seen: Observation, runs: Sequence[AttemptRate]) -> bool:
     return seen.seconds + warm_s >= SHORTEST_S and (not runs or any(map(shows_rate, runs)))
 
 
+def observations_of_type(world: World, type_name: str) -> tuple[tuple[int, Observations], ...]:
+    """What was seen of jobs of this type, by batch size, ascending; those of which no rate is known left out."""
+    of_type = world.observed.get(type_name, Observations())
+    found = ((batch, observations_of(world, observed_as(type_name, batch))) for batch in sorted(of_type.batches))
+    return tuple((batch, seen) for batch, seen in found if seen is not None)
+
+
 def slower(profile: Profile, seen: Observations) -> Profile:
     """The profile, with what starts of such jobs were seen to take where that is clearly longer than it says."""
     took = {each.what: _mean(each).seconds for each in seen.times if each.what in OF_A_START}
@@ -353,12 +364,22 @@ def _with(times: Iterable[Timing], what: str, seconds: float) -> tuple[Timing, .
 
 
 def _keep(world: World, job: Job, seen: Observations) -> None:
-    """Puts it at the end, and drops what has been at the front for longest where there is too much."""
-    key = job.spec.learns_as
+    """Puts it at the end, behind what is known of its type; where there is too much, drops what came first."""
+    batch, key = job.spec.batch_size, job.spec.learns_as
+    if batch is not None:
+        of_type = world.observed.get(job.spec.type_name, Observations())
+        batches = [each for each in of_type.batches if each != batch]
+        for old in batches[: -KEPT_BATCHES + 1]:
+            world.observed.pop(observed_as(job.spec.type_name, old), None)
+        _put_last(world, job.spec.type_name, replace(of_type, batches=(*batches[-KEPT_BATCHES + 1 :], batch)))
+    _put_last(world, key, seen)
+    while len(world.observed) > KEPT:
+        del world.observed[next(iter(world.observed))]
+
+
+def _put_last(world: World, key: str, seen: Observations) -> None:
     world.observed.pop(key, None)
     world.observed[key] = seen
-    if len(world.observed) > KEPT:
-        del world.observed[next(iter(world.observed))]
 
 
 def _kind_on(world: World, placement: Placement) -> str:

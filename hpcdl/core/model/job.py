@@ -398,10 +398,23 @@ class JobSpec:
 
     @property
     def learns_as(self) -> str:
-        """What jobs that scale alike have in common: what they train, by which burst-parallel plans, which script."""
+        """What jobs that are as fast on as many GPUs have in common: their type, and their batch size."""
+        return observed_as(self.type_name, self.batch_size)
+
+    @property
+    def type_name(self) -> str:
+        """GENIE's type of a job: what it trains, by which burst-parallel plans, which script; of any batch size."""
         script = next((part for part in self.command if part.endswith(".py")), self.command[0])
         plans = f" {_plans_digest(self.burst)}" if self.burst else ""
         return f"{(self.model or self.name).lower()}{plans} @ {script.rpartition('/')[2]}"
+
+
+def observed_as(type_name: str, batch: int | None) -> str:
+    """The name under which is kept what was seen of jobs of this type and batch size; None: they say none."""
+    if batch is None:
+        return type_name
+    model, _, script = type_name.rpartition(" @ ")
+    return f"{model} batch {batch} @ {script}"
 
 
 @dataclass(frozen=True, slots=True)

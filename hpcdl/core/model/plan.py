@@ -410,6 +410,8 @@ BURST_STARTUP_S, BURST_SAVE_S = 30.0, 2.0
 
 Learn: TypeAlias = Callable[[str, Observations], Profile | None]
 
+Predict: TypeAlias = Callable[[str, int, tuple[tuple[int, Observations], ...], bool], Profile | None]
+
 Foresee: TypeAlias = Callable[[MetricPoints, float, MetricPoints], float | None]
 
 
@@ -424,6 +426,9 @@ class Profiles:
     learn: Learn | None = (
         None  # a profile from what was observed of jobs alike (`JobSpec.learns_as`); None: no estimates
     )
+    predict: Predict | None = None
+    """A profile under a name at a batch size, from what was observed of jobs of a type (`JobSpec.type_name`) by batch
+    size, and whether their GPUs synchronise; None where that does not say it."""
     foresee: Foresee | None = (
         None  # the step at which a job's metric reaches a target, from its and an earlier job's; None: no estimates
     )

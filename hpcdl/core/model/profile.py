@@ -153,6 +153,8 @@ class Observations:
     differ: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
     # Of the last job that went far enough, None where none reported a metric. Earlier snapshots lack it.
     metric: MetricCurve | None = None
+    # Of a type (`JobSpec.type_name`): the batch sizes with observations of their own, the one seen last at the end.
+    batches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.controller.controller import Controller
-from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.fold.observations import observations_of, observations_of_type
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Observations, Profile, ProfileError, find_profile
@@ -128,10 +128,16 @@ def profile_row(world: World, profiles: Profiles, name: str) -> Json | None:
 
 
 def _learnt(world: World, profiles: Profiles, key: str) -> Profile | None:
-    seen = observations_of(world, key)
-    profile = None if seen is None or profiles.learn is None else profiles.learn(key, seen)
-    metric = world.observed[key].metric if profile is not None and key in world.observed else None
-    return profile if profile is None or metric is None else replace(profile, accuracy=metric.points)
+    """What was learnt under a name; of a type of which only jobs of known batch sizes were seen, GENIE's model."""
+    seen, of_type = observations_of(world, key), world.observed.get(key)
+    if seen is not None:
+        profile = None if profiles.learn is None else profiles.learn(key, seen)
+        metric = of_type.metric if profile is not None and of_type is not None else None
+        return profile if profile is None or metric is None else replace(profile, accuracy=metric.points)
+    if of_type is None or not of_type.batches or profiles.predict is None:
+        return None
+    batches = observations_of_type(world, key)
+    return profiles.predict(key, max(batch for batch, _ in batches), batches, True) if batches else None
 
 
 def _row(profile: Profile, seen: Observations | None) -> Json:
@@ -149,6 +155,7 @@ def _row(profile: Profile, seen: Observations | None) -> Json:
         "aliases": list(profile.aliases),
         "points": [dict(zip(keys, point, strict=True)) for point in points],
         "times": {} if seen is None else {each.what: each.seconds / each.times for each in seen.times},
+        "batches": [] if seen is None else sorted(seen.batches),
         "spread": profile.spread,
         "accuracy": [{"step": step, "metric": metric} for step, metric in profile.accuracy],
         "source": profile.source,

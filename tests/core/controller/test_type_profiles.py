@@ -1,0 +1,137 @@
+"""A job of another batch size than those that were seen of its type."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hpcdl.core.controller.view_builder import Views, build_view
+from hpcdl.core.fold import observations
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import from_json, to_json
+from hpcdl.core.model.incarnation import Placement, Role, Share
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.latency import LatencyModel, Stretch
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Observations
+from hpcdl.core.model.world import GpuInfo, World
+from hpcdl.daemon.api.profiles import profile_row, profile_rows
+from hpcdl.daemon.learner import Learner
+
+MODEL = LatencyModel((Stretch(8, 64, (20.0, 4.0, -0.02)),), gamma=0.0, lambda_=0.0)
+TYPE = "resnet @ train.py"
+
+
+class Story:
+    """Events of one world, each at its time; jobs train for a minute at the rates of MODEL, on one GPU."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.at = 0.0
+        self.add(
+            ev.NodeJoined("n1", tuple(GpuInfo(index, f"n1-{index}", "Tesla V100") for index in range(16)), log_id="n1")
+        )
+
+    def add(self, event: ev.Event, after: float = 1.0) -> None:
+        self.at += after
+        self.world = fold(self.world, [ev.Recorded(self.world.seq + 1, self.at, 1, event)])
+
+    def submit(self, batch: int | None, model: str = "ResNet") -> int:
+        number = self.world.next_job
+        spec = JobSpec(("python", "train.py"), "a name", model=model, gpus_max=4, steps=10_000, batch_size=batch)
+        self.add(ev.JobSubmitted(number, spec, f"request {number}"))
+        return number
+
+    def train(self, batch: int | None, rate: float | None = None, model: str = "ResNet") -> None:
+        number = self.submit(batch, model)
+        self.add(ev.StartRequested(number, 1, ("n1",), Placement((Share("n1", (number % 16,)),), Role.PRIMARY)))
+        self.add(ev.Started(number, 1, 1, "n1", pid=7))
+        self.add(ev.TrainerReady(number, 1, 1, "n1"))
+        rate = MODEL.rate(batch or 1, 1, 1) / (batch or 1) if rate is None else rate
+        for part in range(1, 7):
+            self.add(ev.Progressed(number, 1, 1, "n1", step=round(10 * part * rate)), after=10.0)
+
+    def rate(self, batch: int | None, model: str = "ResNet") -> float | None:
+        """Steps/s on one GPU that policies see for such a job."""
+        number = self.submit(batch, model)
+        profile = build_view(self.world, Learner(lambda: self.world).profiles({}), self.at).by_id[number].profile
+        return None if profile is None else profile.on("v100").rate(1)
+
+
+def test_observations_are_kept_by_type_and_batch_size() -> None:
+    story = Story()
+    for batch in (16, 32, None, 16):
+        story.train(batch)
+    assert [*story.world.observed] == ["resnet batch 32 @ train.py", TYPE, "resnet batch 16 @ train.py"]
+    of_type = story.world.observed[TYPE]
+    assert of_type.batches == (32, 16)
+    assert of_type.rates, "those of the job that says none"
+    assert [batch for batch, _ in observations.observations_of_type(story.world, TYPE)] == [16, 32]
+    assert not observations.observations_of_type(story.world, "other @ train.py")
+
+
+def test_what_was_seen_is_the_same_after_a_snapshot_and_old_ones_are_read() -> None:
+    story = Story()
+    story.train(16)
+    plain = json.loads(json.dumps(to_json(story.world.observed[TYPE])))
+    assert from_json(Observations, plain) == story.world.observed[TYPE]
+    del plain["batches"]
+    assert from_json(Observations, plain).batches == ()
+
+
+def test_only_so_many_batch_sizes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observations, "KEPT_BATCHES", 2)
+    story = Story()
+    for batch in (8, 16, 32):
+        story.train(batch)
+    assert story.world.observed[TYPE].batches == (16, 32)
+    assert [*story.world.observed] == ["resnet batch 16 @ train.py", TYPE, "resnet batch 32 @ train.py"]
+
+
+def test_a_job_of_another_batch_size_is_predicted_once_three_were_seen() -> None:
+    story = Story()
+    story.train(16)
+    story.train(64)
+    assert story.rate(32) is None, "two batch sizes do not say eq. 7"
+    assert story.rate(16) == pytest.approx(MODEL.rate(16, 1, 1) / 16, rel=0.05)
+    story.train(8)
+    assert story.rate(32) == pytest.approx(MODEL.rate(32, 1, 1) / 32, rel=0.05)
+    assert story.rate(32, model="VGG") is None
+    assert story.rate(None) is None, "of a job that says no batch size nothing is known"
+    story.train(32, rate=1.0)
+    assert story.rate(32) == pytest.approx(1.0, rel=0.05), "what was seen comes before what is predicted"
+
+
+def test_views_follow_what_is_seen_of_other_batch_sizes() -> None:
+    story, views = Story(), Views()
+    profiles = Learner(lambda: story.world).profiles({})
+    number = story.submit(32)
+    for batch in (8, 16, 64, 16):
+        story.train(batch, rate=None if batch != 16 else 2.0)
+        seen = views.build(story.world, profiles, story.at).by_id[number].profile
+        again = build_view(story.world, profiles, story.at).by_id[number].profile
+        assert seen == again
+    assert seen is not None
+    kept = views.build(story.world, profiles, story.at + 1).by_id[number].profile
+    assert kept is seen, "nothing new was seen"
+    story.train(24, rate=3.0, model="vgg")
+    assert views.build(story.world, profiles, story.at).by_id[number].profile is seen, "of another type"
+    alone = replace(profiles, predict=None)
+    assert build_view(story.world, alone, story.at).by_id[number].profile is None
+    assert build_view(story.world, Profiles(), story.at).by_id[number].profile is None
+
+
+def test_the_row_of_a_type_is_its_model() -> None:
+    story = Story()
+    for batch in (8, 16, 64):
+        story.train(batch)
+    profiles = Learner(lambda: story.world).profiles({})
+    rows = {row["name"]: row for row in profile_rows(story.world, profiles)}
+    assert rows[TYPE]["batches"] == [8, 16, 64]
+    assert rows[TYPE]["points"] == []
+    assert rows["resnet batch 16 @ train.py"]["batches"] == []
+    row = profile_row(story.world, profiles, "resnet")
+    assert row is not None
+    assert row["profile"]["batch"] == 64
+    assert row["profile"]["latency"]["stretches"][0]["smallest"] == 8.0

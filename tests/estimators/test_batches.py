@@ -1,0 +1,74 @@
+"""GENIE's model, fitted to what jobs of a type showed at their batch sizes."""
+
+import math
+
+import pytest
+
+from hpcdl.core.model.latency import LatencyModel, Stretch
+from hpcdl.core.model.profile import Observation, Observations, Timing
+from hpcdl.estimators.batches import ERROR, BatchesSeen, fit_kinds, predictor
+
+V100 = LatencyModel((Stretch(8, 64, (20.0, 4.0, -0.02)),), gamma=0.5, lambda_=0.4)
+H100 = LatencyModel((Stretch(8, 64, (50.0, 9.0, -0.03)),), gamma=0.5, lambda_=0.4)
+
+
+def seen_of(
+    model: LatencyModel, kind: str, batch: int, *places: tuple[int, int], seconds: float = 50.0
+) -> Observations:
+    rates = tuple(
+        Observation(kind, nodes, gpus, model.rate(batch, nodes, gpus) / batch * seconds, seconds)
+        for nodes, gpus in places
+    )
+    return Observations(rates, (Timing("startup_s", 1, 10.0 + batch), Timing("save_s", 1, 2.0)))
+
+
+@pytest.fixture
+def seen() -> BatchesSeen:
+    places = {8: ((1, 1),), 16: ((1, 1),), 32: ((1, 1),), 64: ((1, 1), (1, 2), (2, 2))}
+    return tuple((batch, seen_of(V100, "v100", batch, *there)) for batch, there in places.items())
+
+
+def test_a_batch_that_nobody_tried(seen: BatchesSeen) -> None:
+    predict = predictor(4, 2)
+    profile = predict("a batch 24 @ x.py", 24, seen, True)
+    assert profile is not None
+    assert profile is predict("a batch 24 @ x.py", 24, seen, True)
+    for nodes, gpus in ((1, 1), (1, 3), (2, 2)):
+        assert profile.rate(gpus, nodes) == pytest.approx(V100.rate(24, nodes, gpus) / 24, rel=1e-3)
+    assert profile.at_batch(48).rate(1) == pytest.approx(V100.rate(48, 1, 1) / 48, rel=1e-3)
+    assert (profile.batch, profile.startup_s, profile.save_s) == (24, 40.0, 2.0)
+    assert profile.spread == pytest.approx(ERROR)
+    assert profile.source == "predicted by GENIE's model from batch sizes 8,16,32,64"
+
+
+def test_beyond_what_was_run_little_is_known(seen: BatchesSeen) -> None:
+    predict = predictor(1)
+    for batch, outside in ((4, 2.0), (256, 4.0)):
+        profile = predict("a", batch, seen, True)
+        assert profile is not None
+        assert profile.spread >= math.expm1(math.log(outside))
+
+
+def test_inference_does_not_synchronise(seen: BatchesSeen) -> None:
+    profile = predictor(4)("a", 32, seen, False)
+    assert profile is not None
+    assert profile.rate(4) == pytest.approx(4 * V100.single(8) / 32, rel=1e-3)
+
+
+def test_each_kind_of_gpu_has_its_model_where_enough_was_seen(seen: BatchesSeen) -> None:
+    both = tuple(
+        (batch, Observations((*each.rates, *seen_of(H100, "h100", batch, (1, 1), seconds=5.0).rates), each.times))
+        for batch, each in seen
+    )
+    assert [kind for kind, _ in fit_kinds(both, True)] == ["v100", "h100"]
+    profile = predictor(1)("a", 24, both, True)
+    assert profile is not None
+    assert profile.on("h100").rate(1) == pytest.approx(H100.rate(24, 1, 1) / 24, rel=1e-3)
+    assert profile.on("k80").rate(1) == pytest.approx(V100.rate(24, 1, 1) / 24, rel=1e-3)
+    few = tuple((batch, both[place][1] if place < 2 else seen[place][1]) for place, (batch, _) in enumerate(seen))
+    assert [kind for kind, _ in fit_kinds(few, True)] == ["v100"]
+
+
+def test_two_batches_are_no_model(seen: BatchesSeen) -> None:
+    assert predictor(1)("a", 24, seen[:2], True) is None
+    assert predictor(1)("a", 24, (), True) is None
