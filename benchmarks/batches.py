@@ -1,9 +1,9 @@
 """How far off is GENIE's latency model at batch sizes that were not profiled?
 
 Trainings of PyTorch on one pinned core, which stands for the GPU: real work, no GPU, none emulated. Each batch size,
-the profiled ones and those between them, is run --rounds times in turns, so that what else the machine does hits all alike;
-of its rates the median counts. The model is fitted to the profiled ones (eq. 7), as `hpcdl profile fit` does, and
-asked for the others. p50 under 5 %, p95 under 11 % (section 7.2.3 of the paper) are to be reached.
+the profiled ones and those between them, is run --rounds times in turns, so that what else the machine does hits all
+alike; of its rates the median counts. The model is fitted to the profiled ones (eq. 7), as `hpcdl profile fit` does,
+and asked for the others. p50 under 5 %, p95 under 11 % (section 7.2.3 of the paper) are to be reached.
 
 Seconds are those of the processor: what other processes have of the core is not the training's.
 """
@@ -33,13 +33,15 @@ def trainings() -> dict[str, Callable[[int], Callable[[], None]]]:
     import torch
     from torch import nn
 
-    def step_of(model: nn.Module, inputs: Any, classes: int) -> Callable[[], None]:
-        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    def step_of(
+        model: nn.Module, inputs: Any, classes: int, answer: Callable[[Any], Any] | None = None
+    ) -> Callable[[], None]:
+        optimizer, answers = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9), answer or model
         loss_of, labels = nn.CrossEntropyLoss(), torch.randint(0, classes, (len(inputs),))
 
         def step() -> None:
             optimizer.zero_grad()
-            loss_of(model(inputs), labels).backward()
+            loss_of(answers(inputs), labels).backward()
             optimizer.step()
 
         return step
@@ -56,16 +58,10 @@ def trainings() -> dict[str, Callable[[int], Callable[[], None]]]:
             10,
         )
 
-    class Lstm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm, self.head = nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 10)
-
-        def forward(self, inputs: Any) -> Any:
-            return self.head(self.lstm(inputs)[0][:, -1])
-
     def lstm(batch: int) -> Callable[[], None]:
-        return step_of(Lstm(), torch.randn(batch, 20, 32), 10)
+        cells, head = nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 10)
+        both = nn.ModuleList([cells, head])
+        return step_of(both, torch.randn(batch, 20, 32), 10, lambda inputs: head(cells(inputs)[0][:, -1]))
 
     return {"mlp": mlp, "cnn": cnn, "lstm": lstm}
 

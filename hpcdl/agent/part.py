@@ -651,7 +651,7 @@ class AgentPart:
         if isinstance(news, ev.Saved | ev.TrainerReady):
             self._progress.reached(news.step)
         self._activity.reported(news, leads=self._leads)
-        if news is None or self.stale or (isinstance(news, ev.TrainerReady) and not self._leads):
+        if news is None or self.stale or (isinstance(news, ev.TrainerReady | ev.ModelReported) and not self._leads):
             reports.passed(self.key, number)
         else:
             reports.report(news, self.key, number, at)

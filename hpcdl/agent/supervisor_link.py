@@ -105,6 +105,7 @@ _EVENTS: Mapping[str, tuple[type[ev.Report], tuple[str, ...]]] = {
     "reformed": (ev.Reformed, ("membership", "step", "seconds")),
     "broken": (ev.Broken, ("membership", "step", "why")),
     "ready": (ev.TrainerReady, ("step",)),
+    "model": (ev.ModelReported, ("layers", "parameters", "activation_bytes")),
     "saved": (ev.Saved, ("step", "path", "seconds", "final")),
     "damaged": (ev.CheckpointDamaged, ("step", "path", "why")),
     "done": (ev.TrainingDone, ("step",)),

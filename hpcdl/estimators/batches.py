@@ -11,13 +11,16 @@ from itertools import chain
 from statistics import fmean
 
 from hpcdl.core.model.latency import LatencyModel, Setting
-from hpcdl.core.model.profile import Observation, Observations, Point, Profile, Timing
+from hpcdl.core.model.profile import Observation, Observations, Point, Profile, RateTrial, Timing
 from hpcdl.core.model.units import ranges
+from hpcdl.estimators.certainty import NORMAL
 from hpcdl.estimators.latency import LightRun, fit
-from hpcdl.estimators.scaling import costs_of, numbers_up_to, with_times
+from hpcdl.estimators.scaling import costs_of, fit_curve, numbers_up_to, with_times
 
 ERROR = 0.05
 """The least that a rate may be off at a batch size that was not run: as GENIE has it on average (section 5.1.5)."""
+
+SEEN_S = 3600.0  # for so long the rate on one GPU is taken to have been seen
 
 BatchesSeen = tuple[tuple[int, Observations], ...]
 """What was seen of jobs of one type, by batch size, ascending."""
@@ -28,41 +31,60 @@ def predictor(limit_gpus: int, limit_nodes: int = 1) -> Callable[[str, int, Batc
     synchronise) to the profile there, with the model in it; None where no model can be fitted.
 
     The limits are those of the cluster: the profile has points up to them, for each kind of GPU that has a model of its
-    own; for others those of the kind that was seen for longest. The same arguments give the same object.
+    own; for others those of the kind that was seen for longest. Where none was seen on several GPUs, it scales as most
+    jobs do. The same arguments give the same object.
     """
 
     @lru_cache(maxsize=1024)
-    def models(seen: BatchesSeen, synchronises: bool) -> tuple[tuple[str, LatencyModel], ...]:
+    def fitted(seen: BatchesSeen, synchronises: bool) -> tuple[tuple[str, LatencyModel], ...]:
         return fit_kinds(seen, synchronises)
 
     @lru_cache(maxsize=4096)
     def predict(name: str, batch: int, seen: BatchesSeen, synchronises: bool) -> Profile | None:
-        known = models(seen, synchronises)
-        if not known:
+        models = fitted(seen, synchronises)
+        if not models:
             return None
-        (_, usual), *_ = known
-        places = [(n, g) for n in numbers_up_to(limit_nodes) for g in numbers_up_to(limit_gpus)]
-
-        def points(model: LatencyModel) -> tuple[Point, ...]:
-            return tuple((nodes, gpus, model.rate(batch, nodes, gpus) / batch) for nodes, gpus in places)
-
         sizes = [size for size, _ in seen]
         outside = max(0.0, math.log(sizes[0] / batch), math.log(batch / sizes[-1]))
-        error = max(ERROR, *(model.error for _, model in known))
-        times = costs_of(_merged(chain.from_iterable(each.times for _, each in seen)))
+        source = f"predicted by GENIE's model from batch sizes {ranges(sizes)}"
+        placements = {(rate.kind, rate.nodes, rate.gpus) for _, each in seen for rate in each.rates}
+        curves, trials, spread = [], [], 0.0
+        for kind, model in models:
+            error = math.hypot(math.log1p(max(ERROR, model.error)), outside)
+            there = sorted(place for place in placements if place[0] == kind)
+            several = not synchronises or any(nodes * gpus > 1 for _, nodes, gpus in there)
+            curve = usual_curve(model.rate(batch, 1, 1) / batch, kind, limit_gpus, limit_nodes)
+            points = _points(model, batch, limit_gpus, limit_nodes) if several else curve.points
+            curves.append((kind, points))
+            spread = max(spread, math.expm1(math.hypot(error, 0.0 if several else math.log1p(curve.spread))))
+            trials += [RateTrial(*place, error, NORMAL, 0.0, 0.0, (), math.inf, 0.0, source) for place in there]
         found = Profile(
             name,
-            points(usual),
-            source=f"predicted by GENIE's model from batch sizes {ranges(sizes)}",
-            kinds=tuple((kind, points(model)) for kind, model in known if kind),
-            spread=math.expm1(math.hypot(math.log1p(error), outside)),
+            curves[0][1],
+            source=source,
+            kinds=tuple((kind, points) for kind, points in curves if kind),
+            spread=spread,
             measured=(),
+            trials=tuple(trials),
             batch=batch,
-            latency=usual,
+            latency=models[0][1],
         )
-        return with_times(found, times)
+        return with_times(found, costs_of(_merged(chain.from_iterable(each.times for _, each in seen))))
 
     return predict
+
+
+def _points(model: LatencyModel, batch: int, limit_gpus: int, limit_nodes: int) -> tuple[Point, ...]:
+    places = [(n, g) for n in numbers_up_to(limit_nodes) for g in numbers_up_to(limit_gpus)]
+    return tuple((nodes, gpus, model.rate(batch, nodes, gpus) / batch) for nodes, gpus in places)
+
+
+@lru_cache(maxsize=1024)
+def usual_curve(rate: float, kind: str, limit_gpus: int, limit_nodes: int) -> Profile:
+    """How most jobs scale that make `rate` steps/s on one GPU: eq. 8 cannot be fitted where no run had several."""
+    return fit_curve([Observation(kind, 1, 1, rate * SEEN_S, SEEN_S)], limit_gpus, limit_nodes, kind).to_profile(
+        "usual"
+    )
 
 
 def fit_kinds(seen: BatchesSeen, synchronises: bool) -> tuple[tuple[str, LatencyModel], ...]:

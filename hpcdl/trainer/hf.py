@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcdl.trainer import rng
+from hpcdl.trainer import rng, structure
 from hpcdl.trainer.boundaries import Boundaries, changed, read_place, require, write_place
 from hpcdl.trainer.resumable_loader import ResumableLoader
 
@@ -102,6 +102,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             from hpcdl.trainer.torch import Ranks
 
             self._step = state.global_step
+            structure.watch(rest.get("model"))
             if self._place is not None:
                 _restore_losses(trainer, self._place)
                 if self._batches is None:

@@ -24,6 +24,7 @@ from hpcdl.trainer.generators import HeldGenerators
 from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.keras_callbacks import OtherCallbacks
 from hpcdl.trainer.session import attach
+from hpcdl.trainer.structure import watch
 
 POSITION = "position.json"
 BACKENDS = ("tensorflow", "torch", "jax")
@@ -67,6 +68,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._folder: Path | None = None  # to be loaded
             self._late = False  # not all variables are there before the first batch
             self._over = False  # an earlier attempt has made its last step
+            self._said = False  # the structure of the model was
             self._found: Checkpoint | None = None
             self._trained: Any = None
             self._data: Data | None = None
@@ -189,6 +191,9 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._step += self._last
             self._batch = done
             self._logs = logs or {}
+            if not self._said:  # once it is built
+                self._said = True
+                watch(model)
             self._session.measure(self._logs)
             self._session.progress(self._step)
             asked = self._ranks.agree(self._session.should_suspend())

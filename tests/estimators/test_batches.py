@@ -38,6 +38,9 @@ def test_a_batch_that_nobody_tried(seen: BatchesSeen) -> None:
     assert profile.at_batch(48).rate(1) == pytest.approx(V100.rate(48, 1, 1) / 48, rel=1e-3)
     assert (profile.batch, profile.startup_s, profile.save_s) == (24, 40.0, 2.0)
     assert profile.spread == pytest.approx(ERROR)
+    assert {(each.nodes, each.gpus, round(math.expm1(each.scale), 4)) for each in profile.trials} == {
+        (1, 1, ERROR), (1, 2, ERROR), (2, 2, ERROR)
+    }  # fmt: skip
     assert profile.source == "predicted by GENIE's model from batch sizes 8,16,32,64"
 
 
@@ -67,6 +70,17 @@ def test_each_kind_of_gpu_has_its_model_where_enough_was_seen(seen: BatchesSeen)
     assert profile.on("k80").rate(1) == pytest.approx(V100.rate(24, 1, 1) / 24, rel=1e-3)
     few = tuple((batch, both[place][1] if place < 2 else seen[place][1]) for place, (batch, _) in enumerate(seen))
     assert [kind for kind, _ in fit_kinds(few, True)] == ["v100"]
+
+
+def test_what_was_seen_on_one_gpu_only_scales_as_most_jobs_do(seen: BatchesSeen) -> None:
+    alone = tuple((batch, Observations(each.rates[:1], each.times)) for batch, each in seen)
+    profile = predictor(4)("a", 24, alone, True)
+    assert profile is not None
+    assert profile.rate(1) == pytest.approx(V100.rate(24, 1, 1) / 24, rel=0.01)
+    assert 1 < profile.speedup(4) < 4
+    assert profile.spread > 2 * ERROR, "on several GPUs little is known"
+    (trial,) = profile.trials
+    assert math.expm1(trial.scale) == pytest.approx(ERROR), "on one much"
 
 
 def test_two_batches_are_no_model(seen: BatchesSeen) -> None:

@@ -125,6 +125,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
                 yield ev.AtGate(job, number, 1, node, 0.1, 2.5)
                 yield ev.Attached(job, number, 1, node, 0.1, 4711)
                 yield ev.TrainerReady(job, number, 1, node, 0.1, 3)
+                yield ev.ModelReported(job, number, 1, node, 0.1, (("Conv2d", 2), ("Linear", 1)), 1000, 400)
                 yield ev.Progressed(job, number, 1, node, 0.1, 10**30, 10**31)
                 yield ev.Saved(job, number, 1, node, 0.1, 9, "/c/9", 1.5, True)
                 yield ev.CheckpointDamaged(job, number, 1, node, 0.1, 9, "/c/damaged-9", "x", 1)
@@ -159,6 +160,7 @@ _CHOSEN: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
     (ev.OpenRequested, TRAIN),
     (ev.Attached, TRAIN),
     (ev.TrainerReady, TRAIN),
+    (ev.ModelReported, TRAIN),
     (ev.ResumedBehind, TRAIN),
     (ev.Progressed, TRAIN),
     (ev.Saved, TRAIN),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from hpcdl.agent import strict_json
 from hpcdl.core.model.frozen import from_json
 from hpcdl.core.model.series import MOST_NAMES, NAME
+from hpcdl.core.model.structure import ModelStructure
 
 VERSION = 1
 LIMIT = 65536  # bytes in a packet
@@ -115,6 +116,18 @@ class ProgressPacket(FromRank):
     def measured(self) -> dict[str, float | None]:
         """All of its metrics by name."""
         return (self.metrics or {}) | ({} if self.metric is None else {"metric": self.metric})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPacket(FromRank):
+    """What its model is made of: numbers of layers by kind, parameters, bytes of activations for each sample."""
+
+    layers: tuple[tuple[str, int], ...]
+    parameters: int
+    activation_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        ModelStructure(self.layers, self.parameters, self.activation_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +286,7 @@ _KINDS: dict[str, type[Packet]] = {
     "loop": LoopPacket,
     "ready": ReadyPacket,
     "progress": ProgressPacket,
+    "model": ModelPacket,
     "saving": SavingPacket,
     "saved": SavedPacket,
     "save_failed": SaveFailedPacket,

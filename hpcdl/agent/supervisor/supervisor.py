@@ -422,6 +422,9 @@ class Supervisor:
                 if rank is self._trainer.lead:
                     self._memberships.trained(self._clock.now())
                     self._on_progress(packet)
+            case packets.ModelPacket():
+                if rank is self._trainer.lead:
+                    self._record("model", **asdict(packet))
             case packets.SavingPacket():
                 self._reached(packet.step)
                 self._drill.saving(self._clock.now())

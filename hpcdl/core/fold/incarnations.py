@@ -37,6 +37,7 @@ from hpcdl.core.model.incarnation import (
     TrainingProgress,
 )
 from hpcdl.core.model.notice import NoticeKind
+from hpcdl.core.model.structure import ModelStructure
 from hpcdl.core.model.transitions import FAILURES, is_interruption
 from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Setback, Verdict, World
 
@@ -321,6 +322,18 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     else:
         incarnation = ob.began(incarnation, at)
     _put_trained(world, job, incarnation, JobProgress(event.step, total, before.saved_step, accuracy))
+
+
+@effect(ev.ModelReported, during=(RUNNING, SAVING), writes=("jobs", "observed"))
+def _model_reported(world: World, event: ev.ModelReported, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part_of(world, event, incarnation)
+    try:
+        found = ModelStructure(event.layers, event.parameters, event.activation_bytes)
+    except ValueError as error:
+        raise story(world, event, str(error)) from None
+    ob.observe_structure(world, job, found)
+    put(world, job, incarnation)
 
 
 @effect(ev.Saved, during=(RUNNING, SAVING), decides=Decision.NONE)

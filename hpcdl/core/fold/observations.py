@@ -25,6 +25,7 @@ from hpcdl.core.model.profile import (
     Timing,
     UsualJob,
 )
+from hpcdl.core.model.structure import ModelStructure
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import Job, World
 
@@ -175,6 +176,14 @@ def end_s(world: World, job: Job) -> float | None:
     seen = world.observed.get(job.spec.learns_as)
     took = None if seen is None else next((each for each in seen.times if each.what == OF_AN_END), None)
     return None if took is None else _mean(took).seconds
+
+
+def observe_structure(world: World, job: Job, structure: ModelStructure) -> None:
+    """Its trainer says what its model is made of: that is kept of its type."""
+    before = world.observed.get(job.spec.type_name, Observations())
+    if before.structure != structure:
+        _put_last(world, job.spec.type_name, replace(before, structure=structure))
+        _keep_few(world)
 
 
 def observe_rescale(world: World, job: Job, incarnation: Incarnation, seconds: float) -> None:
@@ -373,6 +382,10 @@ def _keep(world: World, job: Job, seen: Observations) -> None:
             world.observed.pop(observed_as(job.spec.type_name, old), None)
         _put_last(world, job.spec.type_name, replace(of_type, batches=(*batches[-KEPT_BATCHES + 1 :], batch)))
     _put_last(world, key, seen)
+    _keep_few(world)
+
+
+def _keep_few(world: World) -> None:
     while len(world.observed) > KEPT:
         del world.observed[next(iter(world.observed))]
 

@@ -330,6 +330,14 @@ class Progressed(Report, frozen=True):
     metric: float | None = None
 
 
+class ModelReported(Report, frozen=True):
+    """What its model is made of (`structure.ModelStructure`): by that the types of jobs are compared."""
+
+    layers: tuple[tuple[str, int], ...] = ()
+    parameters: int = 0
+    activation_bytes: int | None = None
+
+
 class Saved(Report, frozen=True):
     """A checkpoint is durable; `final`: the trainer exits because it was asked to suspend."""
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from hpcdl.core.model.latency import LatencyModel
+from hpcdl.core.model.structure import ModelStructure
 
 Point: TypeAlias = tuple[int, int, float]
 """(nodes, GPUs per node, steps/s), as measured or assumed."""
@@ -155,6 +156,7 @@ class Observations:
     metric: MetricCurve | None = None
     # Of a type (`JobSpec.type_name`): the batch sizes with observations of their own, the one seen last at the end.
     batches: tuple[int, ...] = ()
+    structure: ModelStructure | None = None  # of a type, too: what its model is made of, as a trainer reported it last
 
 
 @dataclass(frozen=True, slots=True)

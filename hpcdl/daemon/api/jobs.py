@@ -27,7 +27,7 @@ from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.estimates import forecast_json, metric_text, not_known_text, unheeded, when, when_json, when_text
 from hpcdl.daemon.api.http import ApiProblem, Encoded, body_of, number_of, numbers_of, seconds_of
 from hpcdl.daemon.api.job_list import JobList, JobQuery
-from hpcdl.daemon.api.learnt import learnt_of
+from hpcdl.daemon.api.learnt import learnt_of, predicted_text
 from hpcdl.daemon.api.pilots import batch_notes, largest_hole
 from hpcdl.daemon.api.post_mortem import aftermath, past_of
 from hpcdl.daemon.api.rows import Json
@@ -125,6 +125,8 @@ async def why(api: ApiContext, request: Request) -> Json:
     if warning := await unheeded(api, (job,)):
         details.append(warning)
     lines, learnt = await asyncio.to_thread(learnt_of, world, job)
+    if predicted := await asyncio.to_thread(predicted_text, world, job, rows.profiles):
+        lines.append(predicted)
     if note := rows.not_finite_note(job) or rows.idle.get(job.id):
         details.insert(0, note)
     solver = api.loop.solver

@@ -4,6 +4,9 @@ It reads the world alone; `core/controller/history.py` says which jobs count.
 """
 
 from hpcdl.core.controller.history import FIELDS, Histories, Learnt, groups_of
+from hpcdl.core.controller.type_profiles import TypeProfiles
+from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.world import Job, World
 from hpcdl.daemon.api.rows import Json
 
@@ -33,6 +36,14 @@ def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
         told.pop("length", None)
     lines = [f"{begins} {told[what].text(unit)}" for what, begins, unit in LINES if what in told]
     return lines, {what: None if each is None else _json(each) for what, each in found.items()}
+
+
+def predicted_text(world: World, job: Job, profiles: Profiles) -> str:
+    """By what the job's rate is predicted, or why it is not; "" where it is known, or the job says no batch size."""
+    if job.finished or profiles.of(job, observations_of(world, job.spec.learns_as)) is not None:
+        return ""
+    found = TypeProfiles().prediction(world, job.spec, profiles)
+    return "" if found is None else found.words
 
 
 def _as_long(job: Job, steps: Learnt | None) -> bool:

@@ -280,7 +280,8 @@ def test_malformed_packets_are_counted_and_ignored(agent: Agent) -> None:
         + """
 for bad in (b"", b"x", b"[" * 50000, b"{}"[:1], b'"s"', b"9" * 6000, b'{"v":1}', b'{"v":1,"type":"saved","step":-1}',
             b'{"v":1,"type":"ready","step":NaN}', b'{"v":1,"type":"ready","step":1e400}', b"\\xff\\xfe", b" " * 65537,
-            json.dumps({"v": 1, "type": "opened", "gpus": ["g"] * 65}).encode()):
+            json.dumps({"v": 1, "type": "opened", "gpus": ["g"] * 65}).encode(),
+            b'{"v":1,"type":"model","layers":[],"parameters":1}'):
     channel.send(bad)
 channel.send(b'{"v":1,"type":"made up"}')
 say("suspend", grace_s=0)
@@ -297,7 +298,7 @@ sys.exit(int(os.environ["HPCDL_JOB_EXIT"]))
     assert (record["code"], record["step"], record["ended_by"]) == (5, 4, None)
     assert not agent.of("saved")
     notes = [each["text"] for each in agent.of("note")]
-    assert notes == ["ignored: a save of attempt 1, membership 1", "13 malformed packets were ignored"]
+    assert notes == ["ignored: a save of attempt 1, membership 1", "14 malformed packets were ignored"]
 
 
 @pytest.mark.parametrize(

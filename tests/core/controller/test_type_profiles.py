@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.fold import observations
-from hpcdl.core.fold.fold import fold
+from hpcdl.core.fold.fold import ChangeSet, fold
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import from_json, to_json
 from hpcdl.core.model.incarnation import Placement, Role, Share
@@ -15,7 +15,9 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.latency import LatencyModel, Stretch
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Observations
+from hpcdl.core.model.transitions import IllegalEvent
 from hpcdl.core.model.world import GpuInfo, World
+from hpcdl.daemon.api.learnt import predicted_text
 from hpcdl.daemon.api.profiles import profile_row, profile_rows
 from hpcdl.daemon.learner import Learner
 
@@ -135,3 +137,97 @@ def test_the_row_of_a_type_is_its_model() -> None:
     assert row is not None
     assert row["profile"]["batch"] == 64
     assert row["profile"]["latency"]["stretches"][0]["smallest"] == 8.0
+
+
+def structured(story: Story, model: str, activations: int | None, batch: int = 32, kind: str = "Conv2d") -> None:
+    """A job of this model starts, says what it is made of, and ends before it has shown a rate."""
+    number = story.submit(batch, model)
+    story.add(ev.StartRequested(number, 1, ("n1",), Placement((Share("n1", (number % 16,)),), Role.PRIMARY)))
+    story.add(ev.Started(number, 1, 1, "n1", pid=7))
+    story.add(ev.ModelReported(number, 1, 1, "n1", layers=((kind, 10),), parameters=1000, activation_bytes=activations))
+
+
+def words(story: Story, batch: int, model: str) -> str:
+    number = story.submit(batch, model)
+    profiles = Learner(lambda: story.world).profiles({})
+    return predicted_text(story.world, story.world.jobs[number], profiles)
+
+
+def test_a_type_that_was_never_profiled_has_the_rates_of_the_most_similar_one() -> None:
+    story = Story()
+    for batch in (8, 16, 64):
+        story.train(batch)
+        story.train(batch, rate=1.0 + 8 / batch, model="near")
+    structured(story, "ResNet", 200)
+    structured(story, "near", 110)
+    assert story.rate(32, model="new") is None
+    assert words(story, 32, "new") == (
+        "nothing says its rate at batch size 32: no trainer of its type has said what its model is made of"
+    )
+    structured(story, "new", 101)
+    near, own = story.rate(32, model="near"), story.rate(32, model="new")
+    assert own is not None
+    assert own == near
+    assert words(story, 32, "new") == (
+        "its rate at batch size 32 is that of the most similar type, near @ train.py, predicted by GENIE's model from "
+        "batch sizes 8,16,64: 100 % of its layers are of the same kinds, with 1 x the parameters and 1.1 x the bytes "
+        "of activations"
+    )
+    profiles = Learner(lambda: story.world).profiles({})
+    shown = build_view(story.world, profiles, story.at).jobs[-1].profile
+    assert shown is not None
+    assert shown.spread > 0.05
+    story.train(32, rate=7.0, model="new")
+    assert story.rate(32, model="new") == pytest.approx(7.0, rel=0.05)
+    assert words(story, 32, "new") == "", "it is known"
+    assert words(story, 16, "new") != ""
+
+
+def test_no_neighbour_no_answer_and_never_by_name() -> None:
+    story = Story()
+    for batch in (8, 16, 64):
+        story.train(batch)
+    structured(story, "ResNet", 100)
+    for model, activations, kind in (("resnet2", 201, "Conv2d"), ("resnet-1", 100, "LSTM"), ("resnet", None, "Conv2d")):
+        if model == "resnet":
+            continue
+        structured(story, model, activations, kind=kind)
+        assert story.rate(32, model=model) is None
+        assert words(story, 32, model) == (
+            "nothing says its rate at batch size 32: no type that was profiled is like its model"
+        )
+    structured(story, "few", 100)
+    story.train(16, rate=2.0, model="few")
+    structured(story, "other", 201)
+    assert story.rate(32, model="few") == story.rate(32)
+    story.train(16, rate=2.0, model="other")
+    assert words(story, 32, "other").startswith(
+        "nothing says its rate at batch size 32 (of its type 16 was seen): no type"
+    )
+
+
+def test_views_follow_what_others_show() -> None:
+    story, views = Story(), Views()
+    profiles = Learner(lambda: story.world).profiles({})
+    structured(story, "new", 100)
+    number = story.submit(32, "new")
+    for batch in (8, 16, 64):
+        story.train(batch)
+    assert views.build(story.world, profiles, story.at).by_id[number].profile is None
+    structured(story, "ResNet", 100)
+    seen = views.build(story.world, profiles, story.at).by_id[number].profile
+    assert seen is not None
+    assert seen == build_view(story.world, profiles, story.at).by_id[number].profile
+    story.train(5, rate=3.0, model="vgg")
+    none = ChangeSet()
+    assert views.build(story.world, profiles, story.at, none).by_id[number].profile == seen
+    same = views.build(story.world, profiles, story.at, none).by_id[number].profile
+    story.train(7, rate=3.0, model="vgg")
+    assert views.build(story.world, profiles, story.at, none).by_id[number].profile is same, "others showed no news"
+
+
+def test_a_structure_that_is_none_is_illegal() -> None:
+    story = Story()
+    story.train(16)
+    with pytest.raises(IllegalEvent, match="kinds of layers"):
+        story.add(ev.ModelReported(1, 1, 1, "n1"))
