@@ -109,7 +109,7 @@ def number(value: float) -> str:
 def allowed(limits: SettingLimits) -> str:
     if limits.kind in (str, bool):
         return limits.said
-    unit = " s" if limits.kind is float else ""
+    unit = " s" if limits.unit == "s" else ""
     return f"{number(limits.low)} to {number(limits.high)}{unit}"
 
 

@@ -57,6 +57,11 @@ def _seconds(default: float | None, low: float, high: float = _DAY, optional: bo
     )
 
 
+def _number(default: float, low: float, high: float) -> Any:
+    said = f"a number from {low:.15g} to {high:.15g}"
+    return field(default=default, metadata={"limits": SettingLimits(float, said, low, high)})
+
+
 def _whole(default: int | None, low: int, high: int, unit: str = "") -> Any:
     said = f"a whole number {f'of {unit} ' if unit else ''}from {low} to {high}"
     return field(
@@ -92,6 +97,7 @@ class Config:
         "exact", re.compile("|".join(MILP_SOLVERS)), f"{', '.join(MILP_SOLVERS[:-1])} or {MILP_SOLVERS[-1]}"
     )
     milp_time_limit: float = _seconds(5.0, 0.01, 3600)
+    theta: float = _number(0.4, 0, 100)
     sharing: bool = _switch(False)
     packing: str = _text("adaptive", re.compile("|".join(PACKING)), " or ".join(PACKING))
     agent_lease_s: float = _seconds(600.0, 1, 30 * _DAY)

@@ -185,7 +185,7 @@ class Daemon:
         if config.milp_solver != "exact":
             counting = MilpCounts(config.milp_solver, config.milp_time_limit, self.planning.solve)
         reallocation = Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing)
-        self.policies = all_policies(reallocation, home, counting)
+        self.policies = all_policies(reallocation, home, counting, config.theta)
         system = self.here.system
         kind = "" if system is None else system.kind
         self.site = self.site_file.on(kind)

@@ -7,5 +7,7 @@ from hpcdl.genie.baselines import Capacity, Fifo, MinMin, TetrisCer, TetrisPerf,
 from hpcdl.genie.policy import Genie
 
 POLICIES = (Genie, Fifo, Capacity, MinMin, WeightedFair, TetrisPerf, TetrisCer)
+WITH_COST = (Genie, TetrisPerf, TetrisCer)
+"""Those that are made with `theta`, the weight of the nodes in the cost of a placement."""
 
-__all__ = ["POLICIES", "Capacity", "Fifo", "Genie", "MinMin", "TetrisCer", "TetrisPerf", "WeightedFair"]
+__all__ = ["POLICIES", "WITH_COST", "Capacity", "Fifo", "Genie", "MinMin", "TetrisCer", "TetrisPerf", "WeightedFair"]

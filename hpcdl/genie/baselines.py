@@ -8,7 +8,7 @@ Where a user gives a range, that is its maximum; where one number, that number.
 from collections.abc import Iterable, Sequence
 
 from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
-from hpcdl.genie.model import PlacementOption, Platform, expected_at, placements
+from hpcdl.genie.model import THETA, PlacementOption, Platform, expected_at, placements
 from hpcdl.genie.start import NO_FIT, Launch, shape
 from hpcdl.placement.pool import Pool, impossible
 
@@ -138,9 +138,13 @@ class TetrisPerf:
 
     name = "tetris-perf"
 
+    def __init__(self, theta: float = THETA) -> None:
+        """`theta`: of eq. 10."""
+        self._theta = theta
+
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        launch = Launch(view)
+        launch = Launch(view, self._theta)
         pool, platform = launch.pool, launch.platform
         for job in pool.queue():
             options = placements(job, platform)

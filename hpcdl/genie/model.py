@@ -14,18 +14,22 @@ from hpcdl.core.model.world import JobState
 from hpcdl.estimators.certainty import WholeTime, certainty
 
 THETA = 0.4
-"""Weight of the nodes in the cost (figure 10)."""
+"""Weight of the nodes in the cost (eq. 10, figure 10), unless the setting `theta` says another."""
 NORMAL = 2.0
 """A normal job is expected after this many times its latency on one GPU (eq. 9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Eq. 1: `nodes` nodes (N) with at most `gpus` GPUs (G); `sizes`: by type of GPU those of its nodes, descending."""
+    """Eq. 1: `nodes` nodes (N) with at most `gpus` GPUs (G); `sizes`: by type of GPU those of its nodes, descending.
+
+    `theta`: the weight of the nodes in the cost of a placement (eq. 10).
+    """
 
     nodes: int
     gpus: int
     sizes: tuple[tuple[str, tuple[int, ...]], ...]
+    theta: float = THETA
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +44,18 @@ class PlacementOption:
     ratio: float
 
 
-def platform_of(view: View) -> Platform:
+def platform_of(view: View, theta: float = THETA) -> Platform:
     """The nodes that are there, whoever holds their GPUs."""
     sizes: dict[str, list[int]] = {}
     for node in view.nodes:
         sizes.setdefault(node.kind, []).append(len(node.gpus))
     by_kind = tuple((kind, tuple(sorted(sizes[kind], reverse=True))) for kind in sorted(sizes))
-    return Platform(len(view.nodes), view.largest_node, by_kind)
+    return Platform(len(view.nodes), view.largest_node, by_kind, theta)
 
 
 def cost(platform: Platform, nodes: int, gpus: int) -> float:
     """Eq. 10: the share of all GPUs, and of all nodes with the weight theta."""
-    return nodes * gpus / (platform.nodes * platform.gpus) + THETA * nodes / platform.nodes
+    return nodes * gpus / (platform.nodes * platform.gpus) + platform.theta * nodes / platform.nodes
 
 
 def placements(job: JobView, platform: Platform) -> tuple[PlacementOption, ...]:

@@ -7,7 +7,7 @@ suspended. model.py has the equations, start.py the starts and the words.
 from dataclasses import dataclass
 
 from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
-from hpcdl.genie.model import PlacementOption, expected_at, hopeful_latency, latency, placements
+from hpcdl.genie.model import THETA, PlacementOption, expected_at, hopeful_latency, latency, placements
 from hpcdl.genie.start import NO_FIT, Launch, allowance_words, shape
 from hpcdl.placement.pool import impossible
 
@@ -55,9 +55,13 @@ class Genie:
     name = "genie"
     deadlines = ANY_OBJECTIVE
 
+    def __init__(self, theta: float = THETA) -> None:
+        """`theta`: of eq. 10; the higher, the fewer nodes a placement has."""
+        self._theta = theta
+
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        launch = Launch(view)
+        launch = Launch(view, self._theta)
         pool = launch.pool
         queue: list[WaitingJob] = []
         for job in pool.queue():

@@ -6,7 +6,7 @@ Shared by genie/policy.py and genie/baselines.py; none of them suspends anything
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
-from hpcdl.genie.model import expected_at, platform_of, startup_s
+from hpcdl.genie.model import THETA, expected_at, platform_of, startup_s
 from hpcdl.placement.pool import Pool, most_free, pool_of
 from hpcdl.placement.shapes import packed
 
@@ -17,8 +17,8 @@ class Launch:
     `pool`: what is free, in which jobs that keep their GPUs have been given the reason why; `platform`: all there is.
     """
 
-    def __init__(self, view: View) -> None:
-        self.pool, self.platform = pool_of(view), platform_of(view)
+    def __init__(self, view: View, theta: float = THETA) -> None:
+        self.pool, self.platform = pool_of(view), platform_of(view, theta)
         _keep(self.pool)
         self._full: set[tuple[int, int, str | None]] = set()
         self._most = ""

@@ -6,6 +6,7 @@ from hpcdl.core.model.plan import NodeView, Policies
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
 from hpcdl.genie import POLICIES, Genie
+from hpcdl.policies import all_policies
 from tests.genie.made import CURVE, decide, decide_on, gpus, job, live, on, running, shapes
 
 
@@ -144,3 +145,12 @@ def test_registered() -> None:
     assert all(policies.make(name).name == name for name in names)
     with pytest.raises(ValueError, match="registered twice"):
         policies.add(*POLICIES)
+
+
+def test_theta_weighs_the_nodes() -> None:
+    two = {"n1": 4, "n2": 4}
+    assert shapes(decide(Genie(), job(1, nodes_max=2), **two)) == [(1, 2)], "theta 0.4 of the paper"
+    assert shapes(decide(Genie(theta=0.0), job(1, nodes_max=2), **two)) == [(1, 1)], "GPUs alone count"
+    assert shapes(decide(Genie(theta=5.0), job(1, nodes_max=2), **two)) == [(1, 4)], "a node is used whole"
+    for name in ("genie", "tetris-cer"):
+        assert shapes(decide(all_policies(theta=0.0).make(name), job(1, nodes_max=2), **two)) == [(1, 1)]
