@@ -130,6 +130,6 @@ def short_eta_text(row: Row) -> str:
 
 
 def forecast_lines(row: Row) -> list[str]:
-    """How likely a job's deadline is met, in short lines; none where it has none."""
-    found = row.get("forecast") or {}
-    return list(found.get("lines") or filter(None, [found.get("text")]))
+    """How likely a job's deadline is met, and the latency of an inference, in short lines; none where it has none."""
+    found, latency = row.get("forecast") or {}, row.get("latency") or {}
+    return [*(found.get("lines") or filter(None, [found.get("text")])), *filter(None, [latency.get("text")])]

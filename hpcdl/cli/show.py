@@ -106,6 +106,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
         f"signal {spec.get('signal', '?')}"
         + (f", rescale {row['rescale']}" if row.get("rescale", "restart") != "restart" else "")
         + (f", priority {row['priority']}" if row.get("priority") else "")
+        + (f", {spec['kind']}" if spec.get("kind", "training") != "training" else "")
         + (f", weight {row['weight']:g}" if row.get("weight", 1.0) != 1.0 else "")
     )
     print_fields(

@@ -7,7 +7,7 @@ sizes on one GPU say eq. 7, any on several GPUs eq. 8 (`latency.py`). One model 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import fmean
 
 from hpcdl.core.model.latency import LatencyModel, Setting
@@ -50,7 +50,7 @@ def predictor(limit_gpus: int, limit_nodes: int = 1) -> Callable[[str, int, Batc
         placements = {(rate.kind, rate.nodes, rate.gpus) for _, each in seen for rate in each.rates}
         curves, trials, spread = [], [], 0.0
         for kind, model in models:
-            error = math.hypot(math.log1p(max(ERROR, model.error)), outside)
+            error = math.hypot(math.log1p(max(ERROR, model.error)), outside, _bulge(model, batch, seen, kind))
             there = sorted(place for place in placements if place[0] == kind)
             several = not synchronises or any(nodes * gpus > 1 for _, nodes, gpus in there)
             curve = usual_curve(model.rate(batch, 1, 1) / batch, kind, limit_gpus, limit_nodes)
@@ -72,6 +72,19 @@ def predictor(limit_gpus: int, limit_nodes: int = 1) -> Callable[[str, int, Batc
         return with_times(found, costs_of(_merged(chain.from_iterable(each.times for _, each in seen))))
 
     return predict
+
+
+def _bulge(model: LatencyModel, batch: int, seen: BatchesSeen, kind: str) -> float:
+    """How far, as a logarithm, the model is from the straight line between the rates of the batch sizes on both sides:
+    the wider the gap between those, the less they say of what is in it."""
+    known = [(size, size * rate.steps / rate.seconds) for size, each in seen for rate in each.rates
+             if (rate.kind, rate.nodes, rate.gpus) == (kind, 1, 1)]  # fmt: skip
+    for (low, at_low), (high, at_high) in pairwise(known):
+        if low <= batch <= high:
+            share = math.log(batch / low) / math.log(high / low)
+            line = (1 - share) * math.log(at_low) + share * math.log(at_high)
+            return abs(math.log(model.single(batch)) - line)
+    return 0.0
 
 
 def _points(model: LatencyModel, batch: int, limit_gpus: int, limit_nodes: int) -> tuple[Point, ...]:

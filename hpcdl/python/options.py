@@ -71,6 +71,7 @@ class Options(TypedDict, total=False):
     stall: float | str
     steps: int
     batch: int
+    kind: str
     model: str
     profile: str
     accuracy: float

@@ -19,8 +19,8 @@ MOST_KINDS = 64
 
 
 def watch(model: Any) -> None:
-    """Report the structure of a model, once it is known: of a PyTorch module after its first forward pass in training.
-    Of anything else than a module of PyTorch, or a built model of Keras, nothing is said."""
+    """Report the structure of a model, once it is known: of a PyTorch module after its next forward pass. Of anything
+    else than a module of PyTorch, or a built model of Keras, nothing is said."""
     session = attach()
     if not session.inside or not session.writer:
         return
@@ -54,7 +54,7 @@ def _say(kinds: Counter[str], parameters: int, activation_bytes: int | None) -> 
 
 
 class _Pass:
-    """The first forward pass of a PyTorch module in training: the bytes that its layers put out, for each sample."""
+    """The first forward pass of a PyTorch module: the bytes that its layers put out, for each sample."""
 
     def __init__(self, torch: Any, model: Any) -> None:
         self._torch = torch
@@ -81,8 +81,6 @@ class _Pass:
         self._bytes += sum(each.numel() * each.element_size() for each in self._tensors(made))
 
     def _done(self, module: Any, given: Any, made: Any) -> None:
-        if not module.training:
-            return
         for hook in self._hooks:
             hook.remove()
         self._end()

@@ -37,10 +37,9 @@ def test_a_batch_that_nobody_tried(seen: BatchesSeen) -> None:
         assert profile.rate(gpus, nodes) == pytest.approx(V100.rate(24, nodes, gpus) / 24, rel=1e-3)
     assert profile.at_batch(48).rate(1) == pytest.approx(V100.rate(48, 1, 1) / 48, rel=1e-3)
     assert (profile.batch, profile.startup_s, profile.save_s) == (24, 40.0, 2.0)
-    assert profile.spread == pytest.approx(ERROR)
-    assert {(each.nodes, each.gpus, round(math.expm1(each.scale), 4)) for each in profile.trials} == {
-        (1, 1, ERROR), (1, 2, ERROR), (2, 2, ERROR)
-    }  # fmt: skip
+    assert ERROR <= profile.spread < 0.07
+    assert {(each.nodes, each.gpus) for each in profile.trials} == {(1, 1), (1, 2), (2, 2)}
+    assert all(each.scale == pytest.approx(math.log1p(profile.spread)) for each in profile.trials)
     assert profile.source == "predicted by GENIE's model from batch sizes 8,16,32,64"
 
 
@@ -80,9 +79,25 @@ def test_what_was_seen_on_one_gpu_only_scales_as_most_jobs_do(seen: BatchesSeen)
     assert 1 < profile.speedup(4) < 4
     assert profile.spread > 2 * ERROR, "on several GPUs little is known"
     (trial,) = profile.trials
-    assert math.expm1(trial.scale) == pytest.approx(ERROR), "on one much"
+    assert ERROR <= math.expm1(trial.scale) < 0.07, "on one much"
 
 
 def test_two_batches_are_no_model(seen: BatchesSeen) -> None:
     assert predictor(1)("a", 24, seen[:2], True) is None
     assert predictor(1)("a", 24, (), True) is None
+
+
+def test_in_a_wide_gap_between_batch_sizes_less_is_known(seen: BatchesSeen) -> None:
+    def spread(batch: int, known: BatchesSeen) -> float:
+        profile = predictor(1)("a", batch, known, True)
+        assert profile is not None
+        return profile.spread
+
+    curve = {size: 400 * size / (size + 10) for size in (8, 16, 24, 32, 48, 64)}
+    rates = {size: Observations((Observation("", 1, 1, rate / size * 60, 60.0),)) for size, rate in curve.items()}
+    wide = tuple((size, rates[size]) for size in (8, 16, 64))
+    near = tuple((size, rates[size]) for size in (8, 16, 24, 48, 64))
+    profile = predictor(1)("a", 32, wide, True)
+    assert profile is not None
+    assert abs(math.log(profile.rate(1) / (curve[32] / 32))) < math.log1p(spread(32, wide)), "it is that far off"
+    assert spread(32, near) < spread(32, wide)

@@ -15,13 +15,14 @@ import click
 
 from hpcdl.cli.job_row import FINISHED, connect, duration_text, end_text
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
-from hpcdl.cli.params import InputFile, Seconds, replace_file
+from hpcdl.cli.params import InputFile, OneOf, Seconds, replace_file
 from hpcdl.cli.profile.add import add
 from hpcdl.cli.profile.plot import plot
 from hpcdl.cli.profile.show import ls, show, yaml_text
 from hpcdl.cli.submit.job import JobRequest, default_name, request_of
 from hpcdl.client import Client, path_with
 from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.job import KINDS
 
 if TYPE_CHECKING:
     from hpcdl.cli.profile.light_runs import Speed
@@ -70,6 +71,7 @@ profile.add_command(plot)
 @click.option(
     "--model", metavar="NAME", help="What it trains, as jobs that learn from the runs call it.  [default: as submit]"
 )
+@click.option("--kind", type=OneOf(KINDS), default=KINDS[0], show_default=True, help="What the runs compute.")
 @click.option("--env", multiple=True, metavar="K[=V]", help="Set K for the runs; without =V, K as it is here.")
 @click.option(
     "-o", "--output", "out", type=click.Path(dir_okay=False, path_type=Path), default=Path(OUT), show_default=True,
@@ -145,6 +147,7 @@ class _RunOptions:
     limit: float
     progress_regex: str | None
     model: str | None
+    kind: str
     env: tuple[str, ...]
     out: Path
     cwd: str = ""
@@ -169,7 +172,7 @@ class _RunOptions:
             command = [part.replace(name, str(value)) for part in command]
         flags = [f"--gpus={setting.gpus}", f"--nodes={setting.nodes}", f"--cwd={self.cwd}"]
         flags += [f"--name={self.name} b{setting.batch} {setting.nodes}x{setting.gpus}"]
-        flags += [f"--batch={setting.batch}", f"--model={self.model or self.name}"]
+        flags += [f"--batch={setting.batch}", f"--kind={self.kind}", f"--model={self.model or self.name}"]
         flags += [f"--env={each}" for each in (*self.env, f"{BATCH}={setting.batch}")]
         flags += [] if self.progress_regex is None else [f"--progress-regex={self.progress_regex}"]
         return request_of(ctx, submit, flags, command)

@@ -76,7 +76,7 @@ class JobRequest:
 
 _AS_GIVEN = (
     *("profile", "steps", "retries", "signal", "progress_regex", "progress", "resumes", "weight", "priority", "model"),
-    *("notify", "continue_from", "trainer_library", "cpus", "share", "singleton"),
+    *("notify", "continue_from", "trainer_library", "cpus", "share", "singleton", "kind"),
 )
 """Options that are fields of a job as they are."""
 

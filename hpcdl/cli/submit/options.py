@@ -17,6 +17,7 @@ from hpcdl.core.model.arrays import Array, indices_from
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.job import (
     ECT_CLASSES,
+    KINDS,
     LONGEST_S,
     MOST_CPUS,
     MOST_RETRIES,
@@ -319,6 +320,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "[default: those of a sweep that is called batch]",
     ),
     click.option(
+        "--kind", type=OneOf(KINDS), default=KINDS[0], show_default=True,
+        help="What it computes: an inference is answered with its latency at once, where it is known.",
+    ),
+    click.option(
         "--burst-plan", callback=_filled, metavar="FILE",
         help="Burst-parallel: its plans are made of the layers in this file, which hpcdl burst profile writes.",
     ),
@@ -457,7 +462,7 @@ SECTIONS: dict[str, str] = {
     "The job": "name tag link env cwd output error container gate trainer_library git after after_any after_failed "
     "after_start singleton hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes cpus mem time share gpu_memory rescale profile burst_plan burst_limit steps "
-    "batch model accuracy",
+    "batch kind model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
     "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
     "progress_regex retries stall notify",

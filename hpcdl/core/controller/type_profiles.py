@@ -76,7 +76,7 @@ def _of_type(world: World, spec: JobSpec, type_name: str, profiles: Profiles) ->
     assert spec.batch_size is not None
     assert profiles.predict is not None
     seen = observations_of_type(world, type_name)
-    return profiles.predict(spec.learns_as, spec.batch_size, seen, True) if seen else None
+    return profiles.predict(spec.learns_as, spec.batch_size, seen, not spec.infers) if seen else None
 
 
 def _of_most_alike(world: World, spec: JobSpec, profiles: Profiles) -> Prediction:
@@ -90,7 +90,7 @@ def _of_most_alike(world: World, spec: JobSpec, profiles: Profiles) -> Predictio
     others = [
         (name, seen.structure)
         for name, seen in world.observed.items()
-        if seen.structure is not None and seen.batches and name != spec.type_name
+        if seen.structure is not None and seen.batches and seen.infers == spec.infers and name != spec.type_name
     ]
     for away, name, structure in most_alike(of_type.structure, others):
         found = _of_type(world, spec, name, profiles)

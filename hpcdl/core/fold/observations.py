@@ -182,7 +182,7 @@ def observe_structure(world: World, job: Job, structure: ModelStructure) -> None
     """Its trainer says what its model is made of: that is kept of its type."""
     before = world.observed.get(job.spec.type_name, Observations())
     if before.structure != structure:
-        _put_last(world, job.spec.type_name, replace(before, structure=structure))
+        _put_last(world, job.spec.type_name, replace(before, structure=structure, infers=job.spec.infers))
         _keep_few(world)
 
 
@@ -378,9 +378,10 @@ def _keep(world: World, job: Job, seen: Observations) -> None:
     if batch is not None:
         of_type = world.observed.get(job.spec.type_name, Observations())
         batches = [each for each in of_type.batches if each != batch]
+        of_type = replace(of_type, batches=(*batches[-KEPT_BATCHES + 1 :], batch), infers=job.spec.infers)
         for old in batches[: -KEPT_BATCHES + 1]:
             world.observed.pop(observed_as(job.spec.type_name, old), None)
-        _put_last(world, job.spec.type_name, replace(of_type, batches=(*batches[-KEPT_BATCHES + 1 :], batch)))
+        _put_last(world, job.spec.type_name, of_type)
     _put_last(world, key, seen)
     _keep_few(world)
 

@@ -32,6 +32,9 @@ PROGRESS = ("tqdm", "hf", "lightning", "keras")
 RESCALES = ("restart", "torchrun", "in-process")
 """How a job goes to other nodes: suspend and resume; torchrun's elastic agent; or its ranks re-form in place."""
 
+KINDS = ("training", "inference")
+"""What a job computes (GENIE's calculation type): the GPUs of an inference do not synchronise."""
+
 SHARES = ("foreground", "background")
 """What a job agrees to beside another one on its GPUs; who agrees to neither shares with nobody."""
 
@@ -273,6 +276,7 @@ class JobSpec:
     error: str = ""  # the same of its stderr, which is then kept apart from stdout
 
     batch_size: int | None = None  # samples of a step, on all of its GPUs together; None: not said
+    kind: str = KINDS[0]  # what it computes: one of KINDS
     batch_sweep: str = ""  # of an array that is submitted: the sweep whose values are its jobs' batch sizes; "": none
 
     def __post_init__(self) -> None:
@@ -363,6 +367,8 @@ class JobSpec:
                 raise ValueError(f"burst-parallel plans must have at most {MOST_WIDTHS} widths in all")
         if self.batch_size is not None and not 1 <= self.batch_size <= MOST_BATCH:
             raise ValueError(f"the batch size must be from 1 to {MOST_BATCH}, got {self.batch_size}")
+        if self.kind not in KINDS:
+            raise ValueError(f"the kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.batch_size is not None and self.batch_sweep:
             raise ValueError("the batch size is a number, or that of a sweep: give one of them")
         if not all(self.conditions):
@@ -403,10 +409,17 @@ class JobSpec:
 
     @property
     def type_name(self) -> str:
-        """GENIE's type of a job: what it trains, by which burst-parallel plans, which script; of any batch size."""
+        """GENIE's type of a job, of any batch size: what it trains, or infers with, by which burst-parallel plans, and
+        which script."""
         script = next((part for part in self.command if part.endswith(".py")), self.command[0])
         plans = f" {_plans_digest(self.burst)}" if self.burst else ""
-        return f"{(self.model or self.name).lower()}{plans} @ {script.rpartition('/')[2]}"
+        infers = f" {self.kind}" if self.infers else ""
+        return f"{(self.model or self.name).lower()}{infers}{plans} @ {script.rpartition('/')[2]}"
+
+    @property
+    def infers(self) -> bool:
+        """Whether it is an inference: its GPUs do not synchronise."""
+        return self.kind == "inference"
 
 
 def observed_as(type_name: str, batch: int | None) -> str:

@@ -156,6 +156,7 @@ class Observations:
     metric: MetricCurve | None = None
     # Of a type (`JobSpec.type_name`): the batch sizes with observations of their own, the one seen last at the end.
     batches: tuple[int, ...] = ()
+    infers: bool = False  # of a type: its jobs are inferences (`JobSpec.kind`)
     structure: ModelStructure | None = None  # of a type, too: what its model is made of, as a trainer reported it last
 
 

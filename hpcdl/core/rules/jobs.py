@@ -102,6 +102,7 @@ class Submitting:
             hint = meant(spec.profile.lower(), self._profiles, "", text=lambda near: repr(self._profiles[near].name))
             unknown = f"there is no profile {spec.profile!r}{hint and f': {hint}'}"
             raise CommandRefused(f"{unknown}; there are {names}", "unknown-profile")
+        self._refuse_other_kind(spec)
         if entry.array is not None:
             try:
                 check_places(spec, entry.array)
@@ -120,6 +121,17 @@ class Submitting:
         if doubts:
             raise CommandRefused(f"refused by --strict: {doubts[0]}", "strict")
         return structs.replace(entry, spec=self._with_deadline(spec, entry.array))
+
+    def _refuse_other_kind(self, spec: JobSpec) -> None:
+        """Raises CommandRefused for an inference with the latency model of a training, or the other way round."""
+        profile = None if spec.profile is None else self._profiles[spec.profile.lower()]
+        if profile is not None and profile.latency is not None and profile.latency.synchronises == spec.infers:
+            own, how = ("training", "--inference") if spec.infers else ("inference", "without --inference")
+            raise CommandRefused(
+                f"profile {profile.name} is of {own}, the job is {spec.kind}: another --kind, or another profile "
+                f"(hpcdl profile fit {how})",
+                "kind",
+            )
 
     def _planned(self, entries: Sequence[Entry]) -> list[tuple[Entry, range]]:
         """Each entry with the ids of its jobs; what they wait for is all by id."""

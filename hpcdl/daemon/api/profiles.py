@@ -137,7 +137,7 @@ def _learnt(world: World, profiles: Profiles, key: str) -> Profile | None:
     if of_type is None or not of_type.batches or profiles.predict is None:
         return None
     batches = observations_of_type(world, key)
-    return profiles.predict(key, max(batch for batch, _ in batches), batches, True) if batches else None
+    return profiles.predict(key, max(batch for batch, _ in batches), batches, not of_type.infers) if batches else None
 
 
 def _row(profile: Profile, seen: Observations | None) -> Json:

@@ -26,6 +26,7 @@ from hpcdl.core.rules.notices import failing
 from hpcdl.daemon.api.context import ApiContext
 from hpcdl.daemon.api.estimates import forecast, forecast_json, unheeded
 from hpcdl.daemon.api.http import ApiProblem, Encoded, encode, encoded
+from hpcdl.daemon.api.latency import latencies_json, latency
 from hpcdl.daemon.api.rows import Json, RowBuilder
 from hpcdl.daemon.queue import queue_of
 
@@ -130,13 +131,16 @@ _OWN = ("id", "name", "array_index", "sweep", "reason", "note")
 
 
 async def submit_answer(api: ApiContext, ids: Sequence[int]) -> Json:
-    """The rows of these jobs, each with its `warnings` and the `forecast` of its deadline, where there are any."""
+    """The rows of these jobs, where there are any with `warnings`, the `forecast` of its deadline, and the `latency` of
+    an inference."""
     rows = await api.rows(ids)
     jobs = [rows.known(number) for number in ids]
     warning = await unheeded(api, jobs)
     due = [job for job in jobs if job.spec.deadline is not None][:ESTIMATED]
-    forecasts = {job.id: await forecast_json(api, rows.world, job, rows.now) for job in due}
-    return Encoded(_joined(rows, jobs, forecasts, warning))
+    estimates = await latencies_json(api, rows.world, jobs, rows.now)
+    for job in due:
+        estimates[job.id] = estimates.get(job.id, {}) | await forecast_json(api, rows.world, job, rows.now)
+    return Encoded(_joined(rows, jobs, estimates, warning))
 
 
 async def dry_run(api: ApiContext, command: Submit) -> Json:
@@ -147,15 +151,15 @@ async def dry_run(api: ApiContext, command: Submit) -> Json:
     return {"dry_run": True, "jobs": found}
 
 
-def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json], warning: str) -> bytes:
+def _joined(rows: RowBuilder, jobs: Iterable[Job], estimates: Mapping[int, Json], warning: str) -> bytes:
     """The whole answer. What all members of an array share is encoded once: of 1,000 that takes 1 ms in place of 20
     (`array_of_1000_in_the_api` of benchmarks/submits.py)."""
     found: list[str] = []
     shared: dict[int, tuple[str, str, str]] = {}  # by array: the reason, the note, and all else
     for job in jobs:
-        array = job.spec.array if job.id not in forecasts and _untouched(rows, job) else 0
+        array = job.spec.array if job.id not in estimates and _untouched(rows, job) else 0
         if array not in shared:
-            row = _row(rows, job, warning) | forecasts.get(job.id, {})
+            row = _row(rows, job, warning) | estimates.get(job.id, {})
             found.append(encode(row))
             if array:
                 rest = encode({key: value for key, value in row.items() if key not in _OWN})[1:]
@@ -236,6 +240,8 @@ def tried(
         row["ends_high_at"] = None if ends is None else now + ends.high_s
         if number in ids[:ESTIMATED] and (told := forecast(draft.world, job, profiles, now)) is not None:
             row["forecast"] = told
+        if number in ids[:ESTIMATED] and job.spec.infers and number in view.by_id:
+            row["latency"] = latency(draft.world, view, job, profiles)
         found.append(row)
     return found
 

@@ -18,7 +18,8 @@ FIRST = (
     "--accuracy", "0.9", "--retries", "3", "--stall", "60:restart", "--resumes", "out/*", "--tag", "a,b",
     "--link", "w=https://w/1", "--share", "foreground:5", "--gpu-memory", "1G", "--deadline", "prior",
     "--output", "%j.out", "--error", "%j.err",
-    "--batch", "64", "--progress-regex", "s=(\\d+)", "--no-trainer-library", "--env", "A=1", "--notify", "true",
+    "--batch", "64", "--kind", "inference",
+    "--progress-regex", "s=(\\d+)", "--no-trainer-library", "--env", "A=1", "--notify", "true",
 )  # fmt: skip
 COMMAND = ("--", "python", "train.py", "--lr", "{x}")
 

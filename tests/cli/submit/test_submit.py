@@ -62,7 +62,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "trainer_library": True,
         "cpus": None, "memory_mib": None, "time_s": None, "batch": None,
         "share": None, "gpu_memory_mib": None, "burst": [], "tags": [], "links": [], "conditions": [],
-        "singleton": False, "output": "", "error": "", "batch_size": None, "batch_sweep": "",
+        "singleton": False, "output": "", "error": "", "batch_size": None, "batch_sweep": "", "kind": "training",
     }  # fmt: skip
 
 

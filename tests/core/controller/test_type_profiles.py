@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,16 @@ class Story:
         self.at += after
         self.world = fold(self.world, [ev.Recorded(self.world.seq + 1, self.at, 1, event)])
 
-    def submit(self, batch: int | None, model: str = "ResNet") -> int:
+    def submit(self, batch: int | None, model: str = "ResNet", **more: Any) -> int:
         number = self.world.next_job
-        spec = JobSpec(("python", "train.py"), "a name", model=model, gpus_max=4, steps=10_000, batch_size=batch)
+        spec = JobSpec(
+            ("python", "train.py"), "a name", model=model, gpus_max=4, batch_size=batch, **{"steps": 10_000, **more}
+        )
         self.add(ev.JobSubmitted(number, spec, f"request {number}"))
         return number
 
-    def train(self, batch: int | None, rate: float | None = None, model: str = "ResNet") -> None:
-        number = self.submit(batch, model)
+    def train(self, batch: int | None, rate: float | None = None, model: str = "ResNet", **more: Any) -> None:
+        number = self.submit(batch, model, **more)
         self.add(ev.StartRequested(number, 1, ("n1",), Placement((Share("n1", (number % 16,)),), Role.PRIMARY)))
         self.add(ev.Started(number, 1, 1, "n1", pid=7))
         self.add(ev.TrainerReady(number, 1, 1, "n1"))
@@ -54,11 +57,11 @@ class Story:
         for part in range(1, 7):
             self.add(ev.Progressed(number, 1, 1, "n1", step=round(10 * part * rate)), after=10.0)
 
-    def rate(self, batch: int | None, model: str = "ResNet") -> float | None:
-        """Steps/s on one GPU that policies see for such a job."""
-        number = self.submit(batch, model)
+    def rate(self, batch: int | None, model: str = "ResNet", gpus: int = 1, **more: Any) -> float | None:
+        """Steps/s on a node's GPUs that policies see for such a job."""
+        number = self.submit(batch, model, **more)
         profile = build_view(self.world, Learner(lambda: self.world).profiles({}), self.at).by_id[number].profile
-        return None if profile is None else profile.on("v100").rate(1)
+        return None if profile is None else profile.on("v100").rate(gpus)
 
 
 def test_observations_are_kept_by_type_and_batch_size() -> None:
@@ -224,6 +227,22 @@ def test_views_follow_what_others_show() -> None:
     same = views.build(story.world, profiles, story.at, none).by_id[number].profile
     story.train(7, rate=3.0, model="vgg")
     assert views.build(story.world, profiles, story.at, none).by_id[number].profile is same, "others showed no news"
+
+
+def test_inference_is_a_type_of_its_own_and_does_not_synchronise() -> None:
+    story = Story()
+    for batch in (8, 16, 64):
+        story.train(batch)
+        story.train(batch, rate=400 / (batch + 10), kind="inference")
+    assert story.rate(32) == pytest.approx(MODEL.rate(32, 1, 1) / 32, rel=0.05)
+    alone, four = (story.rate(32, kind="inference", gpus=gpus) for gpus in (1, 4))
+    assert alone == pytest.approx(400 / 42, rel=0.15)
+    assert four == pytest.approx(4 * story.rate(8, kind="inference") / 4, rel=0.1)  # type: ignore[operator]
+    assert [*story.world.observed][-2:] == ["resnet inference @ train.py", "resnet inference batch 64 @ train.py"]
+    structured(story, "ResNet", 100)
+    structured(story, "new", 100)
+    assert story.rate(32, model="new") is not None
+    assert story.rate(32, model="new", kind="inference") is None, "a training says nothing of it"
 
 
 def test_a_structure_that_is_none_is_illegal() -> None:
