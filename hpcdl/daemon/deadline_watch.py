@@ -7,6 +7,7 @@ is news of the answers, the core decides (`rules.deadlines`).
 import time
 from collections.abc import Callable, Sequence
 
+from hpcdl.core.controller.light_runs import without_light_runs
 from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.model.commands import DeadlineForecast, Outlooks
 from hpcdl.core.model.plan import Profiles
@@ -71,7 +72,7 @@ class DeadlineWatch:
     def _forecasts(self, world: World, numbers: Sequence[int], now: float) -> dict[int, DeadlineForecast]:
         from hpcdl.adaptive.forecast import outlooks  # numpy takes its time, and few jobs have a deadline
 
-        view = self._views.build(world, self._profiles, now)
+        view = without_light_runs(self._views.build(world, self._profiles, now))
         rates = {number: rate for number in numbers if (rate := measured_rate(world.jobs[number], now)) is not None}
         return {number: DeadlineForecast(number, *found) for number, found in outlooks(view, numbers, rates).items()}
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcdl.core.controller.light_runs import without_light_runs
 from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import Profiles, View
@@ -146,15 +147,16 @@ class LastViews:
         self._seq = 0
 
     def build(self, world: World, profiles: Profiles, now: float) -> View:
-        """As `build_view`."""
+        """As `build_view`, without light runs: they are in nobody's way."""
         with self._lock:
             if world.seq >= self._seq:
                 self._seq = world.seq
                 views, self._views = self._views, Views()  # these, unless they fail
                 view = views.build(world, profiles, now)
                 self._views = views
-                return view
-        return build_view(world, profiles, now)  # whoever took its world before us comes after us
+                return without_light_runs(view)
+        # Whoever took its world before us comes after us.
+        return without_light_runs(build_view(world, profiles, now))
 
 
 class Queues:

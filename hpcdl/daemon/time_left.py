@@ -47,8 +47,8 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
     None where that is not known, for a job that gives its GPUs back, and where nobody reports its steps.
     """
     running = job.running
-    if job.finished or running is None or running.placement is None:
-        return None
+    if job.finished or running is None or running.placement is None or job.spec.light_steps is not None:
+        return None  # or a light run, which ends long before its last step
     if running.state is IncarnationState.SAVING or running.stop is not None:
         return None
     if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):

@@ -56,6 +56,10 @@ profile.add_command(plot)
 
 @profile.command(short_help="Measure a command at several settings.")
 @click.option("--light", is_flag=True, help="B + G + N runs instead of each batch on each number of GPUs and nodes.")
+@click.option(
+    "--when-idle", is_flag=True,
+    help="Leave the runs of --light to the daemon: on GPUs that nobody else is to have, ended at once when one is.",
+)  # fmt: skip
 @click.option("--batches", required=True, callback=_numbers, metavar="B,..", help="Global batch sizes.")
 @click.option("--gpus", default="1", show_default=True, callback=_numbers, metavar="G,..", help="GPUs on a node.")
 @click.option("--nodes", default="1", show_default=True, callback=_numbers, metavar="N,..", help="Nodes.")
@@ -95,6 +99,15 @@ def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
     asked = _known_job(client, asked)
     settings = asked.settings()
     _check_room(client, settings)
+    if asked.when_idle:
+        from hpcdl.cli.profile.when_idle import leave_to_daemon
+
+        try:
+            requests = [(setting, asked.request(ctx, setting)) for setting in settings]
+        except ValueError as error:
+            raise click.UsageError(str(error), ctx) from None
+        leave_to_daemon(client, requests, asked.steps, output)
+        return
     if not any("{batch}" in part for part in asked.command):
         say(f"COMMAND has no {{batch}}: it must read its batch size from {BATCH}")
     done = _kept(asked.out)
@@ -140,6 +153,7 @@ class _RunOptions:
 
     command: tuple[str, ...]
     light: bool
+    when_idle: bool
     batches: tuple[int, ...]
     gpus: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -158,7 +172,7 @@ class _RunOptions:
         from hpcdl.core.model.latency import Setting
         from hpcdl.estimators.latency import plan_light_runs
 
-        if self.light:
+        if self.light or self.when_idle:
             return plan_light_runs(self.batches, self.nodes, self.gpus)
         return [Setting(batch, nodes, gpus) for nodes in self.nodes for gpus in self.gpus for batch in self.batches]
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from hpcdl.core.controller import sharing
 from hpcdl.core.controller.deliberation import Aside, Deliberation
 from hpcdl.core.controller.journal import Journal, JournalError
+from hpcdl.core.controller.light_runs import with_light_runs, without_light_runs
 from hpcdl.core.controller.livelock import LivelockGuard
 from hpcdl.core.controller.reconcile import reconcile
 from hpcdl.core.controller.view_builder import Views
@@ -194,22 +195,27 @@ class Controller:
         wakes += self._views.exempt_ends(now)
         if next_at is not None:
             wakes.append(next_at)
-        plan = self._plan(draft, view, now, asked)
+        seen = without_light_runs(view)
+        plan = self._plan(draft, seen, now, asked)
         if plan is not None:
             if plan.wake_at is not None:
                 wakes.append(plan.wake_at)
-            self._adopt(draft, plan, now)
+            whole = with_light_runs(view, plan)
+            if whole is not plan:
+                check(whole, view)
+            self._adopt(draft, whole, now)
             if self._deliberation is not None and self._deliberation.ask_again:
                 self._deliberation.ask_again = False
                 wakes.append(now)
-            wakes += self._choose_pilots(draft, view, plan, now)
+            wakes += self._choose_pilots(draft, seen, plan, now)
         return wakes
 
     def _adopt(self, draft: Draft, plan: Plan, now: float) -> None:
         """Adds what the plan changes; nothing where it goes round in a circle with others."""
         world, changed = draft.world, _changed(draft.world, plan)
         if changed or plan.warm != world.warm:
-            refusal = self._livelock.refusal(world.targets, changed, plan.warm, now)
+            others = tuple(target for target in changed if world.jobs[target.job].spec.light_steps is None)
+            refusal = self._livelock.refusal(world.targets, others, plan.warm, now) if others or not changed else None
             if refusal is not None:
                 if refusal != self._livelock_told:
                     draft.add(ev.TroubleSeen(f"policy {world.policy}", refusal), now)

@@ -25,7 +25,7 @@ from hpcdl.core.model.events import (
 from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Role, Share
 from hpcdl.core.model.sharing import grant_refusal, pair_refusal, takers
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import RESTARTED, Job, World, last_number, start_nonce
+from hpcdl.core.model.world import RESTARTED, Job, World, cancelled_text, last_number, start_nonce
 
 BROKEN_PATIENCE_S = 5.0
 """Ranks whose collective failed although all are there have to form the same membership anew after so long."""
@@ -533,7 +533,7 @@ def _release(world: World, job: Job, target: Placement | None, steps: Reconcilia
     if over:
         steps.take(dismiss(job, running))
     if job.cancelling:
-        steps.end(job, running, Cause.CANCELLED, min(job.spec.grace_s, END_GRACE_S), "cancelled by its user")
+        steps.end(job, running, Cause.CANCELLED, min(job.spec.grace_s, END_GRACE_S), cancelled_text(job))
         return
     broken = _gang_broken(job, running, now)
     if world.stopping_now:
@@ -559,6 +559,8 @@ def _suspend_or_keep(
         steps.suspend(job, running, Purpose.STOP)
     elif job.out_of_time:
         steps.suspend(job, running, Purpose.TIME)
+    elif (target is None or running.preempt) and job.spec.light_steps is not None:
+        steps.end(job, running, Cause.PREEMPTED, 0.0, "others are to have its GPUs")  # it has nothing to lose
     elif target is None or running.preempt:
         steps.suspend(job, running, Purpose.PREEMPT, takers(world, job, running))
     elif held is not None and (not target.same_gpus(held) or _changes_sides(running, target)):

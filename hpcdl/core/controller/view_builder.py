@@ -299,7 +299,7 @@ def _job_view(
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,
         leaving=running is not None and running.stop is not None,
-        can_suspend=background or (can_suspend(job) and not stays),
+        can_suspend=background or spec.light_steps is not None or (can_suspend(job) and not stays),
         blocked=blocked,
         submitted_at=job.submitted_at,
         retry_at=job.failures.retry_at,
@@ -334,6 +334,7 @@ def _job_view(
         burst=spec.burst,
         end_s=end_s,
         in_end=job.ends_cut > 0 if running is None else running.end_at is not None,
+        only_idle=spec.light_steps is not None,
     )
 
 

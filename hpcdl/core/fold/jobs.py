@@ -174,7 +174,7 @@ def job_released(world: World, event: ev.JobReleased, at: float) -> None:
 
 @effect(ev.CancelRequested)
 def cancel_requested(world: World, event: ev.CancelRequested, at: float) -> None:
-    world.jobs[event.job] = changed(unfinished(world, event), cancelling=True)
+    world.jobs[event.job] = changed(unfinished(world, event), cancelling=True, cancel_why=event.why)
 
 
 @effect(ev.JobDrilled)

@@ -143,7 +143,9 @@ class PriorityChanged(JobEvent, frozen=True):
 
 
 class CancelRequested(JobEvent, frozen=True):
-    """Its user cancelled it; CANCELLED once nothing of it is left."""
+    """Its user cancelled it, or it is over for another reason, `why`; CANCELLED once nothing of it is left."""
+
+    why: str = ""
 
 
 class JobRetried(JobEvent, frozen=True):

@@ -276,6 +276,9 @@ class JobSpec:
     error: str = ""  # the same of its stderr, which is then kept apart from stdout
 
     batch_size: int | None = None  # samples of a step, on all of its GPUs together; None: not said
+    light_steps: int | None = None
+    """It is a run of a light profiling: it has GPUs only while nobody else is to have them, is ended without a
+    checkpoint once somebody is, and is over once its rate was seen for so many steps. None: any other job."""
     kind: str = KINDS[0]  # what it computes: one of KINDS
     batch_sweep: str = ""  # of an array that is submitted: the sweep whose values are its jobs' batch sizes; "": none
 
@@ -367,6 +370,12 @@ class JobSpec:
                 raise ValueError(f"burst-parallel plans must have at most {MOST_WIDTHS} widths in all")
         if self.batch_size is not None and not 1 <= self.batch_size <= MOST_BATCH:
             raise ValueError(f"the batch size must be from 1 to {MOST_BATCH}, got {self.batch_size}")
+        if self.light_steps is not None and not 2 <= self.light_steps <= MOST_STEPS:
+            raise ValueError(f"a light run measures 2 to {MOST_STEPS} steps, got {self.light_steps}")
+        if self.light_steps is not None and (self.deadline is not None or self.ect or self.share or self.burst):
+            raise ValueError("a light run has no deadline, shares no GPU and is not burst-parallel")
+        if self.light_steps is not None and (self.rescale != "restart" or self.gate):
+            raise ValueError("a light run is started on all of its GPUs, without a gate")
         if self.kind not in KINDS:
             raise ValueError(f"the kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.batch_size is not None and self.batch_sweep:

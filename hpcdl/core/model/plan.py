@@ -100,6 +100,7 @@ class JobView:
     burst: tuple[StagePlan, ...] = ()  # its burst-parallel plans, by GPUs ascending; (): it is not burst-parallel
     end_s: float = 0.0  # what ends of its script take after the last step, as far as is known
     in_end: bool = False  # all of its steps are done, and its script's end runs, or is to run again
+    only_idle: bool = False  # it is a light run: policies do not see it (`controller/light_runs.py`)
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 

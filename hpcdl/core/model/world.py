@@ -147,6 +147,7 @@ class Job:
     last_incarnation: int = 0  # number of the newest, 0 before the first
     held: bool = False  # suspended by its user, not to start yet, or held after `held_after`
     cancelling: bool = False  # its user cancelled it, and it is not finished
+    cancel_why: str = ""  # why else it is, in words; "": its user did
     verdict: Verdict | None = None  # None: it goes on
     progress: JobProgress = JobProgress()
     first_start_at: float | None = None  # when it was given GPUs first; None before
@@ -480,6 +481,11 @@ def lifts_hold(job: Job) -> str:
 
 UNDECIDED = "waiting for the next scheduling decision"
 """The reason of a job that was submitted since the last one."""
+
+
+def cancelled_text(job: Job) -> str:
+    """Why a job is CANCELLED, or about to be."""
+    return job.cancel_why or "cancelled by its user"
 
 
 def held_text(job: Job) -> str:

@@ -20,7 +20,7 @@ from hpcdl.core.model.incarnation import (
 )
 from hpcdl.core.model.notice import POISON
 from hpcdl.core.model.transitions import FAILURES, UNTRAINED
-from hpcdl.core.model.world import Job, JobState, World, has_own_handler
+from hpcdl.core.model.world import Job, JobState, World, cancelled_text, has_own_handler
 from hpcdl.core.rules import lost_peers, time_limits
 from hpcdl.core.rules.dependencies import never_why
 from hpcdl.core.rules.resumes import missing_text
@@ -83,7 +83,7 @@ def _job_ended(world: World, job: Job) -> list[Event]:
     if job.verdict is not None:
         return [JobEnded(job.id, job.verdict.state, job.verdict.detail)]
     if job.cancelling:
-        return [JobEnded(job.id, JobState.CANCELLED, "cancelled by its user")]
+        return [JobEnded(job.id, JobState.CANCELLED, cancelled_text(job))]
     if job.out_of_time:
         return [JobEnded(job.id, JobState.FAILED, time_limits.over_text(job))]
     never = never_why(world, job)
@@ -98,7 +98,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     clean = codes <= {0} and not any(part.signal for part in parts)
     lost = next((part for part in parts if part.lost), None)
     if incarnation.ending is Cause.CANCELLED:
-        return Cause.CANCELLED, "cancelled by its user"
+        return Cause.CANCELLED, cancelled_text(job)
     done, total = job.progress, job.progress.total if job.spec.total_is_known else None
     at_end = total is not None and done.step is not None and done.step >= total
     saved_all = at_end and total is not None and done.saved_step is not None and done.saved_step >= total
@@ -308,7 +308,7 @@ def _final(
     if ended.cause is Cause.DONE:
         return JobState.DONE, ended.detail
     if job.cancelling or ended.cause is Cause.CANCELLED:
-        return JobState.CANCELLED, "cancelled by its user"
+        return JobState.CANCELLED, cancelled_text(job)
     if ended.cause is Cause.USER_ERROR and ended.code in NOT_RUN:
         return JobState.FAILED, ended.detail  # no retry finds it either
     if ended.cause is Cause.USER_ERROR and job.failures.retries_used >= job.spec.retries:

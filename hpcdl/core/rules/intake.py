@@ -19,7 +19,17 @@ from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
 from hpcdl.core.model.units import one_of, seconds_text
 from hpcdl.core.model.world import Job, JobState, World
-from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, resumes, retention, time_limits, unfit_nodes
+from hpcdl.core.rules import (
+    batch_poll,
+    deadlines,
+    light_runs,
+    notices,
+    quarantine,
+    resumes,
+    retention,
+    time_limits,
+    unfit_nodes,
+)
 from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
 from hpcdl.core.rules.gpu_memory import gpu_memory_events
@@ -108,6 +118,9 @@ class Intake:
             behind = resumes.resumed_behind(before, event)
             if behind is not None:
                 self._add(behind)
+        elif isinstance(event, ev.Progressed):
+            if why := light_runs.measured(self.draft.world.jobs[event.job]):
+                self._add(ev.CancelRequested(event.job, why))
         elif isinstance(event, ev.GpuAvoided):
             for preempt in list(quarantine.moved(self.draft.world, event)):
                 self._add(preempt)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hpcdl.core.controller.light_runs import without_light_runs
 from hpcdl.core.controller.view_builder import build_view
 from hpcdl.core.model.plan import Profiles, deadlines_unheeded
 from hpcdl.core.model.units import count, seconds_text
@@ -99,7 +100,7 @@ def _protected(world: World) -> list[str]:
 def _deadline_estimate(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":
     from hpcdl.adaptive.forecast import estimate_deadline  # numpy takes its time, and few jobs have a deadline
 
-    view = build_view(world, profiles, now)
+    view = without_light_runs(build_view(world, profiles, now))
     seen = next(each for each in view.jobs if each.id == job.id)
     return estimate_deadline(view, seen, measured_rate(job, now))
 
@@ -120,8 +121,8 @@ async def forecast_json(api: ApiContext, world: World, job: Job, now: float) -> 
 
 def when(world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None) -> "Eta | None":
     """When the job starts and is done, as far as that can be said; None once it is finished."""
-    if job.finished or job.held or world.stopping:
-        return None
+    if job.finished or job.held or world.stopping or job.spec.light_steps is not None:
+        return None  # or a light run, which nobody waits for
     try:
         found = grounds(world, job, profiles, now, views)
         return None if found is None else found.eta()
@@ -136,7 +137,7 @@ def grounds(
     """What `when` says follows from: of an unfinished job, None where nothing can be said."""
     from hpcdl.adaptive.eta import grounds_of  # as above
 
-    view = build_view(world, profiles, now) if views is None else views.build(world, profiles, now)
+    view = without_light_runs(build_view(world, profiles, now)) if views is None else views.build(world, profiles, now)
     seen = view.by_id[job.id]
     held = remaining(world, job, profiles, now)
     if held is None and seen.placement is not None and not seen.leaving:
@@ -150,9 +151,9 @@ def not_known_text(world: World, job: Job, profiles: Profiles, now: float, views
     """From when on it is known when the job is done, of one that has shown nothing yet that would say so; else ""."""
     from hpcdl.adaptive.prior import UNKNOWN, doubt  # as above
 
-    if job.finished or job.held or world.stopping:
+    if job.finished or job.held or world.stopping or job.spec.light_steps is not None:
         return ""
-    view = build_view(world, profiles, now) if views is None else views.build(world, profiles, now)
+    view = without_light_runs(build_view(world, profiles, now)) if views is None else views.build(world, profiles, now)
     seen = view.by_id[job.id]
     if seen.total is None or seen.blocked or seen.leaving or seen.in_end or doubt(seen) < UNKNOWN:
         return ""

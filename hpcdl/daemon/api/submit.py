@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.core.controller.light_runs import without_light_runs
 from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import commands as cmd
@@ -211,7 +212,7 @@ def tried(
     intake = Intake(draft, now, policies=policies, profiles=profiles, settings=settings, pending={}, missed={})
     ids = intake.take(command)
     intake.finish()
-    view = Views().build(draft.world, profiles, now)
+    view = without_light_runs(Views().build(draft.world, profiles, now))
     policy = policies.make(draft.world.policy)
     plan, warning = policy.decide(view), deadlines_unheeded(policy, draft.world.objective)
     targets = {target.job: target for target in plan.targets if target.job in set(ids)}

@@ -17,7 +17,17 @@ from hpcdl.core.model.pilot import Pilot
 from hpcdl.core.model.sharing import grant_refusal, holder_of, known_memory_mib, pair_refusal, partners_of, takers
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, memory_text, seconds_text
-from hpcdl.core.model.world import UNDECIDED, Job, JobState, Node, World, can_suspend, has_own_handler, held_text
+from hpcdl.core.model.world import (
+    UNDECIDED,
+    Job,
+    JobState,
+    Node,
+    World,
+    can_suspend,
+    cancelled_text,
+    has_own_handler,
+    held_text,
+)
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.exemption import STARTS, exemption
 from hpcdl.daemon.queue import Queue, jobs_text, place_text
@@ -49,7 +59,8 @@ def explain(world: World, job: Job, said: Mapping[int, str], now: float, queue: 
         text = planned
     elif queue.text(job, now) and planned and planned not in text:
         details.insert(0, f"policy {world.policy}: {planned}")
-    if job.running is None and not (job.finished or job.id in world.targets or blocked_why(world, job, now)):
+    light = job.spec.light_steps is not None  # which waits for GPUs to idle
+    if job.running is None and not (light or job.finished or job.id in world.targets or blocked_why(world, job, now)):
         text += _exempt(world, job, now)
     return Explanation(text, tuple(details))
 
@@ -99,7 +110,7 @@ def reason(
     if job.outcome is not None:
         return job.last.detail or {JobState.DONE: "finished"}.get(job.outcome, str(job.outcome).lower())
     if job.cancelling:
-        return "cancelled by its user; its processes are ending"
+        return f"{cancelled_text(job)}; its processes are ending"
     target = world.targets.get(job.id)
     planned = _planned(world, job, said)
     running = job.running

@@ -1,5 +1,7 @@
 """`hpcdl profile`: what events say about speed, the file of runs, the fit, wrong input. Real runs: tests/system."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,36 @@ def test_what_is_measured_already_is_not_run_again(fake: FakeDaemon, hpcdl: Run,
 def test_an_unknown_job_is_refused(fake: FakeDaemon, hpcdl: Run) -> None:
     done = hpcdl("profile", "run", "7", "--light", "--batches", "16")
     assert (done.code, done.err) == (1, "hpcdl: there is no job 7: hpcdl ls --all lists them\n")
+
+
+def test_runs_that_are_left_to_the_daemon(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [
+        {"name": "net batch 16 @ train.py", "learnt": True, "points": [{"nodes": 1, "gpus": 1}]},
+        {"name": "net batch 32 @ train.py", "learnt": True, "points": [{"nodes": 1, "gpus": 2}]},
+        {"name": "a file", "learnt": False, "points": [{"nodes": 1, "gpus": 1}]},
+    ]
+    monkeypatch.setattr(fake, "carry_out", partial(with_profiles, fake.carry_out, {"profiles": seen}))
+    words = ("profile", "run", "--when-idle", "--model", "net", "--batches", "16,32,64", "--steps", "40")
+    done = hpcdl(*words, "--", "python", "train.py", "--batch", "{batch}")
+    assert done.code == 0
+    assert done.out == (
+        "2 runs left to the daemon, jobs 1-2: on GPUs that idle; hpcdl profile ls shows what is learnt of them\n"
+    )
+    assert "1 of 3 runs are known already: hpcdl profile ls" in done.err
+    body = next(body for method, path, body in reversed(fake.requests) if (method, path) == ("POST", "/v1/jobs"))
+    keys = ("command", "batch_size", "light_steps", "priority", "model")
+    assert [tuple(job[key] for key in keys) for job in body["jobs"]] == [
+        (["python", "train.py", "--batch", str(batch)], batch, 40, -1000, "net") for batch in (32, 64)
+    ]
+    answer = hpcdl(*words[:-4], "--batches", "16", "--json", "--", "python", "train.py").value
+    assert (answer["jobs"], answer["known"]) == ([], 1)
+
+
+def with_profiles(
+    carry_out: Callable[[str, str, Any], tuple[int, dict[str, Any]]],
+    profiles: dict[str, Any],
+    method: str,
+    target: str,
+    body: Any,
+) -> tuple[int, dict[str, Any]]:
+    return (200, profiles) if target == "/v1/profiles" else carry_out(method, target, body)

@@ -48,7 +48,7 @@ def test_everything_is_carried_but_what_is_its_own(
     default = {field.name for field in fields(JobSpec) if first.get(field.name) == getattr(plain, field.name)}
     assert default <= {
         "user", "gpus_counts", "after", "conditions", "checkpoint_dir", "gate", "nodes_max", "deadline", "rescale",
-        "continue_from", "progress", "batch", "burst", "git", "batch_sweep",
+        "continue_from", "progress", "batch", "burst", "git", "batch_sweep", "light_steps",
     } | {"array", "array_index", "array_most", "sweep"}, "the first job chose nearly everything"  # fmt: skip
     assert again.pop("like") == 1
     assert again.pop("env") == []

@@ -63,6 +63,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "cpus": None, "memory_mib": None, "time_s": None, "batch": None,
         "share": None, "gpu_memory_mib": None, "burst": [], "tags": [], "links": [], "conditions": [],
         "singleton": False, "output": "", "error": "", "batch_size": None, "batch_sweep": "", "kind": "training",
+        "light_steps": None,
     }  # fmt: skip
 
 
