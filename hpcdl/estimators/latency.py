@@ -7,6 +7,7 @@ of a node and N runs over nodes, at one batch size, give lambda and gamma. B + N
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from hpcdl.core.model.profile import Profile
 
 FEWEST_BATCHES = 3  # as many as eq. 7 has coefficients
 SPAN = 8.0  # largest over smallest batch of a stretch
+GAP = 2.0  # between two batches of a stretch, at most
 FALLEN = 0.8  # of the rate at the smallest batch: below that the runs contradict the model
 
 
@@ -61,7 +63,7 @@ def fit(runs: Sequence[LightRun], synchronises: bool = True) -> LatencyModel:
         had = ", ".join(str(batch) for batch in sorted(batches)) or "none"
         raise ValueError(f"needs runs of {FEWEST_BATCHES} different batch sizes on 1 GPU for eq. 7, has {had}")
     single.sort(key=lambda run: run.setting.batch)
-    stretches = tuple(_stretch(part) for part in _cut(single))
+    stretches = tuple(_stretch(part) for part in _cut(_filled(single)))
     low, high = stretches[0].rate(stretches[0].smallest), stretches[-1].rate(stretches[-1].largest)
     if high < FALLEN * low:
         raise ValueError(
@@ -108,6 +110,26 @@ def mean_error(model: LatencyModel, runs: Iterable[LightRun]) -> float:
         abs(model.rate(run.setting.batch, run.setting.nodes, run.setting.gpus) / run.samples_per_s - 1) for run in runs
     ]
     return sum(errors) / len(errors) if errors else 0.0
+
+
+def _filled(runs: Sequence[LightRun]) -> list[LightRun]:
+    """Runs on one GPU, by batch, with points between those that are more than a factor of GAP apart.
+
+    The time of a step is nearly a straight line in the batch between two batches that were run; a quadratic of the rate
+    bulges there by a tenth and more where nothing holds it.
+    """
+    rates: dict[int, list[float]] = {}
+    for run in runs:
+        rates.setdefault(run.setting.batch, []).append(run.samples_per_s)
+    seconds = {batch: batch * len(found) / sum(found) for batch, found in rates.items()}
+    filled = list(runs)
+    for low, high in pairwise(sorted(seconds)):
+        parts = math.ceil(math.log(high / low) / math.log(GAP) - 1e-9)
+        for part in range(1, parts):
+            batch = round(low * (high / low) ** (part / parts))
+            step_s = seconds[low] + (seconds[high] - seconds[low]) * (batch - low) / (high - low)
+            filled.append(LightRun(Setting(batch), batch / step_s))
+    return sorted(filled, key=lambda run: run.setting.batch)
 
 
 def _cut(runs: Sequence[LightRun]) -> list[list[LightRun]]:

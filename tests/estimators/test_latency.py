@@ -244,3 +244,16 @@ def test_what_is_no_latency_model(changes: dict[str, object], why: str) -> None:
     good = profile_of(fit(measured("LSTM", 1)), "lstm", 64, 1, 2).to_mapping()
     with pytest.raises(ProfileError, match=re.escape(why)):
         Profile.from_mapping("lstm", good | changes)
+
+
+@pytest.mark.parametrize("batches", [(4, 16, 64), (8, 32, 128), (1, 3, 100)])
+def test_wide_gaps_between_batches_are_straight_lines_of_the_time_of_a_step(batches: tuple[int, ...]) -> None:
+    for model in MODELS:
+        found = fit([LightRun(Setting(batch), truth(model, Setting(batch))) for batch in batches])
+        for batch in range(batches[0], batches[-1] + 1):
+            assert found.rate(batch, 1, 1) == pytest.approx(truth(model, Setting(batch)), rel=0.05)
+
+
+def test_batches_a_factor_of_two_apart_are_eq_7_alone() -> None:
+    runs = [LightRun(Setting(batch), rate) for batch, rate in ((8, 13.36), (16, 23.44), (32, 39.76))]
+    assert fit(runs).stretches[0].k == pytest.approx((2.0, 1.5, -0.01))
