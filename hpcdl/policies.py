@@ -35,8 +35,8 @@ def all_policies(
         policies.register(policy.name, partial(policy, theta))
     policies.add(DeepPool)
     policies.register(EqualShare.name, partial(EqualShare, reallocation))
-    for policy in (BFTrainer, Harvest):
-        policies.register(policy.name, partial(policy, reallocation, counting))
+    for spread in (BFTrainer, Harvest):
+        policies.register(spread.name, partial(spread, reallocation, counting))
     if home is not None:
         register_files(policies, home)
     return policies
