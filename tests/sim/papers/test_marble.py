@@ -133,12 +133,13 @@ def test_a_table_is_plain_values() -> None:
 
 
 def test_gains_of_utilisation_are_those_of_the_totals() -> None:
-    """Figures 6b and 6c: the same work in less time, as the printed gains of both are within six points."""
+    """Figures 6b and 6c: the same work in less time; the printed gains of both are within 8 points of that."""
     for number in (1, 2, 3):
         lsf, ours = (row(single(), f"set {number}", policy) for policy in ("fifo-exclusive", "marble"))
         assert ours.more["utilisation_gain"] == pytest.approx(lsf.makespan_s / ours.makespan_s - 1)
         for key in ("utilisation_gain", "memory_gain"):
-            assert ours.paper[key] == pytest.approx(ours.more["utilisation_gain"], abs=0.075)
+            assert ours.paper[key] == pytest.approx(ours.more["utilisation_gain"], abs=0.08)
+        assert ours.paper["memory_gain"] == pytest.approx(ours.more["utilisation_gain"], abs=0.04)
         assert 0 < lsf.more["memory_utilisation"] < ours.more["memory_utilisation"] < 1
         assert lsf.more["memory_gain"] == 0
 
