@@ -88,13 +88,12 @@ class Views:
         `touched`: all to which anything has happened since the view before; None: it may have been anything.
         """
         changed_nodes = None if touched is None else touched.nodes
-        if changed_nodes is None or changed_nodes or self._there is None:
+        nodes_changed = changed_nodes is None or bool(changed_nodes)
+        if nodes_changed or self._there is None:
             self._there = self._standing.look(world, None if self._there is None else changed_nodes)
             self._learnt_of.clear()  # what is learnt is for the nodes that there are
-            self._largest, nodes_changed = None, True
+            self._largest = None
             self._types = TypeProfiles()
-        else:
-            nodes_changed = False
         there = self._there
         largest = there.largest
         made_with = (largest, world.stopping, profiles)
@@ -111,7 +110,8 @@ class Views:
             changed = {*self._sorted.jobs, *world.active}
         over = [number for number, until in self._exempt.items() if until <= now]
         looked_at = self._restless.union(changed, over, self._learnt_anew(world, profiles))
-        looked_at |= self._large if nodes_changed else set()
+        if nodes_changed:
+            looked_at |= self._large
         for number in looked_at:
             job = world.jobs[number] if number in world.active else None
             self._turns.note(world, job, number, "" if job is None else self._blocked(world, job, now))

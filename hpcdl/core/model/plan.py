@@ -36,8 +36,10 @@ class NodeView:
 
     def holds(self, needs_mib: int | None) -> bool:
         """Whether a GPU of it has so much memory, or may have it: that of one is not known."""
+        if needs_mib is None:
+            return True
         sizes = dict(self.memory)
-        return needs_mib is None or any(sizes.get(gpu, needs_mib) >= needs_mib for gpu in self.gpus)
+        return any(sizes.get(gpu, needs_mib) >= needs_mib for gpu in self.gpus)
 
 
 class Standing(IntEnum):

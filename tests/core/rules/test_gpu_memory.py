@@ -121,7 +121,7 @@ def test_what_no_gpu_has_is_refused_with_what_there_is() -> None:
 
 def test_a_job_waits_for_a_gpu_that_is_large_enough_and_no_smaller_one_will_do() -> None:
     adaptive = next(each for each in ADAPTIVE if each.name == "adaptive")
-    model = Cluster({"n1": 2}, settings=Settings(batch_system="slurm"), gpu_memory_mib=16_384)
+    model = Cluster({"n1": 2}, settings=Settings(batch_system="slurm"), gpu_memory_mib=16_384, watched=True)
     model.policies.add(adaptive)
     model.send(cmd.ChoosePolicy("adaptive"))
     large, small = model.submit(replace(SPEC, share=None, gpu_memory_mib=40_960), replace(SPEC, share=None))
