@@ -9,6 +9,7 @@ import pytest
 
 from hpcdl.cli.profile.light_runs import read_runs, runs_text
 from hpcdl.config.profiles import read_profiles
+from tests.support.waiting import until
 from tests.system.cluster import Cluster
 
 STEPS_AT = "steps_at"
@@ -101,3 +102,47 @@ def test_a_run_that_never_reports_is_cancelled(cluster: Cluster, tmp_path: Path)
     cluster.cli("profile", "run", "--batches", "16", "--limit", "1", "-o", str(runs), "--", "sleep", "300", code=1)
     (job,) = jobs_of(cluster, before)
     assert job["state"] == "CANCELLED"
+
+
+MODEL = 'hpcdl.attach().send("model", layers=[["Linear", 2], ["ReLU", 1]], parameters=1000, activation_bytes=4000)\n'
+
+
+def test_runs_that_are_left_to_the_daemon_make_way_and_are_measured(cluster: Cluster, tmp_path: Path) -> None:
+    before = max([job["id"] for job in jobs_of(cluster)], default=0)
+    script = tmp_path / "idle.py"
+    script.write_text(SCRIPT.replace("batch, gpus", f"{MODEL}batch, gpus", 1))
+    told = cluster.cli(
+        "profile", "run", "--when-idle", "--model", "net", "--batches", "16,32,64", "--steps", "20", "--json", "--",
+        sys.executable, str(script), "{batch}", str(tmp_path / STEPS_AT),
+    )  # fmt: skip
+    runs = [before + 1, before + 2, before + 3]
+    assert (told["jobs"], told["known"]) == (runs, 0)
+    until(lambda: any(job["state"] == "RUNNING" for job in jobs_of(cluster, before)), "a run")
+    gpus = sum(len(node["gpus"]) for node in cluster.client.get("/v1/nodes")["nodes"])
+    other = cluster.cli("submit", "--quiet", "--gpus", f"{gpus}", "--", "true")
+    until(
+        lambda: cluster.client.get(f"/v1/jobs/{int(other)}")["job"]["state"] == "DONE", "the other job, which has all"
+    )
+    until(lambda: all(job["state"] == "CANCELLED" for job in jobs_of(cluster, before) if job["id"] in runs), "the runs")
+    for number in runs:
+        row = cluster.client.get(f"/v1/jobs/{number}")["job"]
+        assert row["reason"].startswith("measured over "), row["reason"]
+        assert "ModelReported" in {event["kind"] for event in cluster.events(number)}
+    rows = {row["name"]: row for row in cluster.client.get("/v1/profiles")["profiles"]}
+    assert rows["net @ idle.py"]["batches"] == [16, 32, 64]
+    answer = cluster.cli(
+        "submit", "--hold", "--json", "--model", "net", "--batch", "24", "--steps", "100", "--", "python", "idle.py"
+    )
+    number = answer["jobs"][0]["id"]
+    why = cluster.client.get(f"/v1/jobs/{number}/why")["details"]
+    assert "its rate at batch size 24 is predicted by GENIE's model from batch sizes 16,32,64" in why
+    other_type = cluster.cli(
+        "submit", "--hold", "--json", "--model", "other", "--batch", "24", "--steps", "100", "--", "python", "x.py"
+    )
+    why = cluster.client.get(f"/v1/jobs/{other_type['jobs'][0]['id']}/why")["details"]
+    assert any("no trainer of its type has said what its model is made of" in line for line in why)
+    again = cluster.cli(
+        "profile", "run", "--when-idle", "--model", "net", "--batches", "16,32,64", "--json", "--",
+        sys.executable, str(script), "{batch}",
+    )  # fmt: skip
+    assert (again["jobs"], again["known"]) == ([], 3)

@@ -37,6 +37,7 @@ from hpcdl.core.model.incarnation import (
     TrainingProgress,
 )
 from hpcdl.core.model.notice import NoticeKind
+from hpcdl.core.model.profile import Observations
 from hpcdl.core.model.structure import ModelStructure
 from hpcdl.core.model.transitions import FAILURES, is_interruption
 from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Setback, Verdict, World
@@ -324,7 +325,19 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     _put_trained(world, job, incarnation, JobProgress(event.step, total, before.saved_step, accuracy))
 
 
-@effect(ev.ModelReported, during=(RUNNING, SAVING), writes=("jobs", "observed"))
+def _decides_of_model(world: World, event: ev.ModelReported) -> Decision:
+    """Most attempts say what was said of their type before."""
+    job = world.jobs.get(event.job)
+    known = None if job is None else world.observed.get(job.spec.type_name, Observations()).structure
+    said = (event.layers, event.parameters, event.activation_bytes)
+    return (
+        Decision.NONE
+        if known is not None and (known.layers, known.parameters, known.activation_bytes) == said
+        else Decision.ASK
+    )
+
+
+@effect(ev.ModelReported, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=_decides_of_model)
 def _model_reported(world: World, event: ev.ModelReported, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)

@@ -3,6 +3,7 @@
 Where it runs is decided in `controller/light_runs.py`; what it showed is learnt as of any job.
 """
 
+from hpcdl.core.fold.observations import SHORTEST_S
 from hpcdl.core.fold.trials import shows_rate
 from hpcdl.core.model.units import count
 from hpcdl.core.model.world import Job
@@ -15,4 +16,6 @@ def measured(job: Job) -> str:
     rate = job.running.progress.rate
     if rate is None or rate.counted.steps < job.spec.light_steps or not shows_rate(rate):
         return ""
+    if rate.counted.seconds < SHORTEST_S:
+        return ""  # too short to be learnt of
     return f"measured over {count(round(rate.counted.steps), 'step')}"

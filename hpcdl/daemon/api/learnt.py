@@ -7,6 +7,7 @@ from hpcdl.core.controller.history import FIELDS, Histories, Learnt, groups_of
 from hpcdl.core.controller.type_profiles import TypeProfiles
 from hpcdl.core.fold.observations import observations_of
 from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import Job, World
 from hpcdl.daemon.api.rows import Json
 
@@ -40,10 +41,22 @@ def learnt_of(world: World, job: Job) -> tuple[list[str], Json]:
 
 def predicted_text(world: World, job: Job, profiles: Profiles) -> str:
     """By what the job's rate is predicted, or why it is not; "" where it is known, or the job says no batch size."""
-    if job.finished or profiles.of(job, observations_of(world, job.spec.learns_as)) is not None:
+    batch, known = job.spec.batch_size, profiles.of(job, observations_of(world, job.spec.learns_as))
+    if job.finished or batch is None:
         return ""
+    if known is not None:
+        return _of_profile(known, batch) if job.spec.profile else ""
     found = TypeProfiles().prediction(world, job.spec, profiles)
     return "" if found is None else found.words
+
+
+def _of_profile(profile: Profile, batch: int) -> str:
+    """What a profile that the job names says of its batch size."""
+    if profile.latency is None:
+        return f"profile {profile.name} is the same for all batch sizes: one of hpcdl profile fit is not"
+    first, last = profile.latency.stretches[0].smallest, profile.latency.stretches[-1].largest
+    outside = "" if first <= batch <= last else f", beyond those that were run ({first:g} to {last:g} on a GPU)"
+    return f"its rate at batch size {batch} is by GENIE's model in profile {profile.name}{outside}"
 
 
 def _as_long(job: Job, steps: Learnt | None) -> bool:

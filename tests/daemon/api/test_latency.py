@@ -13,6 +13,7 @@ from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import GpuInfo
 from hpcdl.daemon.api.latency import latencies
+from hpcdl.daemon.api.learnt import predicted_text
 from hpcdl.daemon.learner import Learner
 from hpcdl.policies import all_policies
 from tests.core.controller.test_type_profiles import Story
@@ -64,6 +65,20 @@ def test_that_of_a_profile_is_of_its_batch_size() -> None:
     found = latency_of(story, story.submit(32, kind="inference", profile="p", steps=100), profiles)
     assert [place["seconds"] for place in found["placements"][:2]] == pytest.approx([10 + 50, 10 + 25])
     assert found["source"] == "profile p"
+
+
+def test_what_a_named_profile_says_of_batch_sizes_is_said() -> None:
+    story, plain = Story(), Profile("plain", KNOWN.points)
+    profiles = Profiles({"p": KNOWN, "plain": plain})
+
+    def words(**more: Any) -> str:
+        number = story.submit(**more)
+        return predicted_text(story.world, story.world.jobs[number], profiles)
+
+    assert words(batch=32, profile="p") == "its rate at batch size 32 is by GENIE's model in profile p"
+    assert words(batch=500, profile="p").endswith(", beyond those that were run (4 to 64 on a GPU)")
+    assert words(batch=32, profile="plain").startswith("profile plain is the same for all batch sizes")
+    assert words(batch=None, profile="p") == ""
 
 
 @pytest.mark.parametrize("kind, synchronises", [("training", False), ("inference", True)])
