@@ -130,7 +130,7 @@ class Slurm:
         """See `BatchAdapter`. In text, which costs a tenth of what JSON does; in JSON once text is not understood."""
         if self._grouped:
             try:
-                return _idle_of(self._read(nodes.all_of_text, nodes.all_argv()))
+                return self._read(nodes.idle_of_text, nodes.all_argv())
             except BatchError as error:
                 if error.away:
                     raise
@@ -138,11 +138,11 @@ class Slurm:
         else:
             trouble = BatchError("sinfo: it printed no JSON any more", again=True)
         try:
-            found = _idle_of(nodes.nodes_of_json(self._ask(nodes.nodes_argv(True))))
+            seen = nodes.nodes_of_json(self._ask(nodes.nodes_argv(True)))
         except (BatchError, ValueError):
             raise trouble from None
         self._grouped = False
-        return found
+        return IdleNodes(frozenset(node.name for node in seen if node.for_anybody), len(seen))
 
     def _not_preempted(
         self,
@@ -326,10 +326,6 @@ class Slurm:
         wrong = done.code != 0 or "error" in done.err.lower()
         if wrong and not jobs.no_such_jobs(done.err):
             checked(argv[0], replace(done, code=done.code or 1))
-
-
-def _idle_of(seen: Sequence[nodes.SlurmNode]) -> IdleNodes:
-    return IdleNodes(frozenset(node.name for node in seen if node.idle and not node.set_aside), len(seen))
 
 
 def _use_of(kept: cluster.Reservation) -> PlannedUse:

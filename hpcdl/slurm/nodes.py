@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hpcdl.core.model.units import gpu_kind
+from hpcdl.batch.adapter import IdleNodes
+from hpcdl.core.model.units import expand_nodes, gpu_kind
 from hpcdl.slurm.text import columns, described, entries, expand, hosts, number, rows, string, told, words
 
 _FIELDS = ("PartitionName", "StateComplete", "Gres", "GresUsed", "AllocMem", "NodeList")
@@ -69,6 +70,11 @@ class SlurmNode:
         """Whether a reservation holds it now."""
         return bool(self.states & _SET_ASIDE)
 
+    @property
+    def for_anybody(self) -> bool:
+        """Whether it idles, and no reservation keeps it for some."""
+        return self.idle and not self.set_aside
+
 
 def nodes_argv(as_json: bool) -> list[str]:
     """All nodes in JSON; in text only those that idle, planned ones among them, for text groups equal nodes slowly."""
@@ -82,15 +88,17 @@ def all_argv() -> list[str]:
     return ["sinfo", f"--Format={columns(_OF_ALL)}"]
 
 
-def all_of_text(text: str) -> tuple[SlurmNode, ...]:
-    """What `all_argv` prints, without queues and GPUs. Raises as `rows` does."""
-    return _merged(
-        [
-            SlurmNode(name, (), states_of(state), gpus_used=gpus_of(used)[0])
-            for names, state, used in rows(text, _OF_ALL)
-            for name in expand(names)
-        ]
-    )
+def idle_of_text(text: str) -> IdleNodes:
+    """What idles, of what `all_argv` prints. Raises as `rows` does.
+
+    Lists are not remembered as `expand` does: a recorder sees thousands of long ones in its weeks.
+    """
+    idle: set[str] = set()
+    others: set[str] = set()
+    for names, state, used in rows(text, _OF_ALL):
+        alike = SlurmNode("", (), states_of(state), gpus_used=gpus_of(used)[0])
+        (idle if alike.for_anybody else others).update(expand_nodes(told(names)))
+    return IdleNodes(frozenset(idle - others), len(idle | others))
 
 
 def shown_argv() -> list[str]:

@@ -44,9 +44,8 @@ def test_what_changes_is_recorded(hpcdl: Run, sinfo: Path, tmp_path: Path) -> No
     folder = tmp_path / "record"
     done = hpcdl("holes", "--record", folder, "--every", 0.1, "--polls", 6, "--json")
     assert (done.code, done.value) == (0, {"schema": 1, "record": str(folder), "polls": 6, "changes": 4, "missed": 0})
-    assert done.err == (
-        f"hpcdl: recording what idles every 0.1 s from slurm into {folder}; hpcdl holes --stats {folder} shows it\n"
-    )
+    said = f"hpcdl: recording what idles every 0.1 s from slurm into {folder}; hpcdl holes --stats {folder} shows it"
+    assert said in done.err.splitlines()
     lines = [json.loads(line) for line in (folder / "idle-000001.jsonl").read_text().splitlines()]
     assert [(line["poll"], line.get("idle"), line.get("in"), line.get("out")) for line in lines] == [
         (1, "n[1-2]", None, None),
@@ -65,7 +64,8 @@ def test_it_goes_on_and_says_what_it_did_not_see(hpcdl: Run, sinfo: Path, tmp_pa
     sinfo.write_text("n1\naway\naway\naway\naway\nn1\nn2\n")
     done = hpcdl("holes", "--record", folder, "--every", 0.1, "--polls", 6)
     assert done.out == f"2 polls in {folder}, 2 changes, 4 without an answer\n"
-    said = [line for line in done.err.splitlines() if "recording what idles" not in line]
+    usual = ("recording what idles", "longer than --every")
+    said = [line for line in done.err.splitlines() if not any(words in line for words in usual)]
     assert len(said) == 2, said
     assert "sinfo" in said[0]
     assert "this is a gap of the record" in said[0]
@@ -174,3 +174,30 @@ def test_without_a_file_sacct_is_asked(hpcdl: Run, tmp_path: Path, monkeypatch: 
     assert "--starttime=now-30days" in (tmp_path / "asked").read_text()
     assert done.err == "hpcdl: sacct: no storage; give a file that sacct printed elsewhere: --from-sacct FILE\n"
     assert not (tmp_path / "record1").exists()
+
+
+def test_bhosts_is_asked_where_slurm_is_installed_and_serves_nothing(
+    hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = {"sinfo": "echo nothing configured >&2; exit 1", "squeue": "exit 1"}
+    bhosts = (
+        "echo 'HOST_NAME STATUS JL/U MAX NJOBS RUN SSUSP USUSP RSV'; "
+        "echo 'h1 ok - 4 0 0 0 0 0'; echo 'h2 closed_Full - 4 4 4 0 0 0'"
+    )
+    for name, body in {**slurm, "bhosts": bhosts}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    done = hpcdl("holes", "--record", tmp_path / "record", "--every", 0.1, "--polls", 2)
+    assert (done.code, done.out) == (0, f"2 polls in {tmp_path / 'record'}, 1 change\n")
+    assert "from lsf into" in done.err
+    record = read_record(tmp_path / "record")
+    assert ([piece.node for piece in record.pieces], record.nodes) == (["h1"], 2)
+
+
+def test_slow_polls_are_said_once(hpcdl: Run, sinfo: Path, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "sinfo"
+    program.write_text(program.read_text().replace("print('NODELIST", "import time; time.sleep(0.2); print('NODELIST"))
+    done = hpcdl("holes", "--record", tmp_path / "record", "--every", 0.1, "--polls", 3)
+    assert done.err.count("longer than --every 0.1: polls come later than that") == 1

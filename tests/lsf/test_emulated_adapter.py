@@ -305,3 +305,20 @@ def test_a_pilot_of_a_daemon_inside_an_allocation(
     assert f"LSB_JOBID={job}" in said
     assert "LSB_MCPU_HOSTS=h1 4" in said
     assert "CUDA_VISIBLE_DEVICES=7" not in said
+
+
+@pytest.mark.parametrize("style", ["lsf", "openlava"])
+def test_what_idles_is_what_runs_nothing(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Lsf], style: str) -> None:
+    cluster = make_lsf(style=style)
+    lsf = enter(cluster)
+    before = lsf.idle_nodes()
+    assert before.nodes == len(before.names) > 2
+    job = lsf.submit(PilotSpec(2, 1200.0, "killable", on=("h2", "h3")), script(cluster))
+    cluster.reaches(job, "RUN")
+    assert before.names - lsf.idle_nodes().names == {"h2", "h3"}
+    assert cluster.run("bstop", job).returncode == 0
+    cluster.reaches(job, "USUSP")
+    assert before.names - lsf.idle_nodes().names == {"h2", "h3"}
+    lsf.cancel([job])
+    cluster.reaches(job, "EXIT")
+    cluster.until(lambda: lsf.idle_nodes() == before, "its hosts to idle again")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.batch.adapter import IdleNodes
 from hpcdl.batch.system import BatchError
-from hpcdl.slurm.nodes import gpus_of, nodes_argv, nodes_of_json, nodes_of_text, states_of
+from hpcdl.slurm.nodes import gpus_of, idle_of_text, nodes_argv, nodes_of_json, nodes_of_text, states_of
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
 
@@ -50,6 +51,14 @@ def test_of_thousands_of_nodes_only_those_that_may_idle_are_read(version: str) -
     assert [node for node in nodes_of_json(text, idle_only=True) if node.idle] == every
     with pytest.raises(ValueError, match="name"):
         nodes_of_json('{"nodes": ["n1"]}', idle_only=True)
+
+
+def test_what_idles_of_all_nodes_in_text() -> None:
+    assert idle_of_text(recorded("22.05-all-nodes.txt")) == IdleNodes(frozenset({"n2", "n3"}), 4)
+    twice = "NODELIST|STATE|GRES_USED|\nn[1-2]|idle|gpu:0|\nn2|mixed|gpu:1|\n"
+    assert idle_of_text(twice) == IdleNodes(frozenset({"n1"}), 2)
+    with pytest.raises(BatchError, match="a line that nobody understands: n2"):
+        idle_of_text(twice[:-12])
 
 
 @pytest.mark.parametrize("version", ["22.05", "24.11"])

@@ -65,7 +65,7 @@ def last_mark(folder: Path) -> PollMark | None:
 def _read_segment(path: Path, *, cut: bool) -> Iterator[tuple[RecordLine, str, int]]:
     """Lines with their places and where they end in the file, in bytes. `cut`: the last one may be damaged."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = _data(path)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise RecordError(f"{path}: damaged ({error}): {_STEP}") from None
     at = 0
@@ -83,6 +83,17 @@ def _read_segment(path: Path, *, cut: bool) -> Iterator[tuple[RecordLine, str, i
             raise RecordError(f"{path}:{number + 1}: {error}: {_STEP}") from None
         yield line, f"{path}:{number + 1}", end
         at = end
+
+
+def _data(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # the recorder has packed it since the folder was listed
+        if path.suffix == ".gz":
+            raise
+        path = path.with_name(f"{path.name}.gz")
+        data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
 class RecordFolder:

@@ -85,12 +85,13 @@ class IdleRecord:
 def read_record(folder: Path) -> IdleRecord:
     """The record in a folder, up to its last poll. Raises RecordError, OSError."""
     pieces = _Pieces()
+    mark = last_mark(folder)  # before the lines: a recorder may add some meanwhile, and none is beyond a later mark
     for line, place in read_lines(folder):
         try:
             pieces.take(line)
         except RecordError as error:
             raise RecordError(f"{place}: {error}: put a whole copy there, or record into another folder") from None
-    return pieces.record(last_mark(folder))
+    return pieces.record(mark)
 
 
 def record_of(lines: Iterable[RecordLine], last: PollMark | None = None) -> IdleRecord:

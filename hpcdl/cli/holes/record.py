@@ -41,6 +41,7 @@ def record(home: Path, folder: Path, every_s: float, polls: int | None, output: 
                 began = time.monotonic()
                 with asked_from_here(recording.kind):
                     recording.look()
+                recording.took(time.monotonic() - began)
                 if number == 1:
                     often = f"every {every_s:g} s from {recording.kind} into {folder}"
                     say(f"recording what idles {often}; hpcdl holes --stats {folder} shows it")
@@ -87,8 +88,9 @@ def _system(home: Path, clock: WallClock) -> BatchAdapter:
     """What is asked. Raises ClickException where no batch system is here."""
     config = load_config(home)
     system = find_system(config.batch, os.environ)
-    if system is None and config.batch == "auto":
-        system = next((each for each in systems() if any(map(shutil.which, each.idle_commands))), None)
+    if config.batch == "auto" and (system is None or not system.serves(os.environ)):
+        able = [each for each in systems() if any(map(shutil.which, each.idle_commands))]
+        system = next((each for each in able if each.serves(os.environ)), system or next(iter(able), None))
     if system is None:
         step = "run this where sinfo, bhosts or bslots work; hpcdl doctor says what it looked for"
         raise click.ClickException(f"no batch system was found here: {step}")
@@ -105,6 +107,13 @@ class _Recording:
         self._recorder = IdleRecorder(folder, every_s, system.kind)
         self._polls = self._changes = self._missed = 0
         self._trouble = ""
+        self._late = False
+
+    def took(self, seconds: float) -> None:
+        """Says once that polls take longer than they are apart."""
+        if seconds > self._every_s and not self._late:
+            self._late = True
+            say(f"a poll took {seconds:.1f} s, longer than --every {self._every_s:g}: polls come later than that")
 
     def look(self) -> None:
         """One poll. Raises BatchError, OSError where it is the first one: a later one may be missed."""

@@ -269,3 +269,27 @@ def test_what_is_damaged_is_said_with_file_and_line(tmp_path: Path) -> None:
     second.unlink()
     with pytest.raises(RecordError, match="segment 2 is missing"):
         read_record(tmp_path / "r")
+
+
+def test_a_segment_may_be_packed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "r", POLLS, random.Random(1))
+    listed = segments(tmp_path / "r")
+    (path,) = listed.values()
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    monkeypatch.setattr(files_of_a_record, "segments", lambda folder: listed)
+    assert pieces_of(read_record(tmp_path / "r")) == seen(POLLS)
+
+
+def test_a_mark_beyond_the_lines_that_were_read_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorder goes on while its record is read: what it adds is not missing from what is said to be seen."""
+    write(tmp_path / "r", POLLS[:3], random.Random(1))
+    real = files_of_a_record.read_lines
+
+    def slow(folder: Path) -> Any:
+        lines = list(real(folder))
+        write(folder, POLLS[3:], random.Random(1))
+        return lines
+
+    monkeypatch.setattr("hpcdl.batch.record.pieces.read_lines", slow)
+    assert pieces_of(read_record(tmp_path / "r")) == seen(POLLS[:3])
