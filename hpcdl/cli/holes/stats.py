@@ -47,7 +47,7 @@ def _print(table: "IdleTable") -> None:
             ("observed", f"{table.hours:.4g} h{gaps}"),
             ("INC/h", "-" if table.inc_per_hour is None else f"{table.inc_per_hour:.2f}"),
             ("DEC/h", "-" if table.dec_per_hour is None else f"{table.dec_per_hour:.2f}"),
-            ("idle", f"{table.idle_node_hours:.1f} node-hours"),
+            ("idle", f"{table.idle_node_hours:.6g} node-hours"),
             ("eq-nodes", "-" if table.equivalent_nodes is None else f"{table.equivalent_nodes:.1f}{of_all}"),
             ("pieces", f"{table.pieces}{cut}"),
         ]
@@ -56,6 +56,7 @@ def _print(table: "IdleTable") -> None:
     if rows:
         print()
         print_table(_LENGTHS, [{"minutes": minutes, "count": by, "time": time} for minutes, (by, time) in rows])
+    if table.idle_node_hours:
         print("\nWhat pilots would have got, if each node trains from so long after it began to idle:\n")
         print_table(
             _HARVEST,
