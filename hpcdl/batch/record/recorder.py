@@ -31,24 +31,26 @@ class IdleRecorder:
         """
         last = self._folder.last
         mark = PollMark(round(at, 3), 1 if last is None else last.number + 1, self._every_s)
-        line = self._line(mark, last, seen)
+        nodes = self._nodes if seen.nodes is None else seen.nodes
+        line = self._line(mark, last, seen.names, nodes)
         if line is not None:
             self._folder.append(line)
-            self._idle, self._nodes = seen.names, seen.nodes
+            self._idle, self._nodes = seen.names, nodes
         self._folder.mark(mark)
         self._missed = False
         return line is not None
 
-    def _line(self, mark: PollMark, last: PollMark | None, seen: IdleNodes) -> RecordLine | None:
+    def _line(
+        self, mark: PollMark, last: PollMark | None, idle: frozenset[str], nodes: int | None
+    ) -> RecordLine | None:
         gap = last is not None and self._is_gap(last, mark)
-        changed = self._idle is None or seen.names != self._idle or seen.nodes != self._nodes
+        changed = self._idle is None or idle != self._idle or nodes != self._nodes
         if self._idle is None or gap or (changed and self._folder.full):
-            before = None if last is None else last.at
-            return StartLine(mark, self._system, seen.nodes, seen.names, before, gap)
+            return StartLine(mark, self._system, nodes, idle, None if last is None else last.at, gap)
         if not changed:
             return None
-        nodes = seen.nodes if seen.nodes != self._nodes else None
-        return ChangeLine(mark.at, mark.number, seen.names - self._idle, self._idle - seen.names, nodes)
+        more = nodes if nodes != self._nodes else None
+        return ChangeLine(mark.at, mark.number, idle - self._idle, self._idle - idle, more)
 
     def _is_gap(self, last: PollMark, now: PollMark) -> bool:
         late_s = 0.0 if self._missed else LATE_S

@@ -30,7 +30,7 @@ def stats(ctx: click.Context, options: SimpleNamespace, output: Output) -> None:
     if options.page is not None:
         from hpcdl.sim.idle.page import idle_page
 
-        replace_file(options.page, idle_page(record, table, options.stats.name))
+        replace_file(options.page, idle_page(record, table, options.stats.resolve().name))
     mean = "" if table.equivalent_nodes is None else f"{table.equivalent_nodes:.1f}"
     if not output.print_data(table.to_json(), [mean]):
         _print(table)

@@ -83,6 +83,17 @@ def test_there_is_a_line_for_each_change_and_none_else(tmp_path: Path) -> None:
     assert read_record(tmp_path / "r").spans == ((0.0, 2970.0),)
 
 
+def test_the_number_of_nodes_is_written_where_it_changes(tmp_path: Path) -> None:
+    files = RecordFolder(tmp_path / "r")
+    recorder = IdleRecorder(files, EVERY_S, "lsf")
+    counts = (None, 4, None, 4, 5, 5)
+    wrote = [recorder.take(30.0 * at, IdleNodes(frozenset({"n1"}), nodes)) for at, nodes in enumerate(counts)]
+    files.close()
+    assert wrote == [True, True, False, False, True, False]
+    record = read_record(tmp_path / "r")
+    assert (record.nodes, len(record.pieces)) == (5, 1)
+
+
 @pytest.mark.parametrize(
     "line",
     [
