@@ -214,7 +214,7 @@ class Lsf:
             except BatchError:
                 raise error from None
             if names is None:
-                raise
+                raise BatchError(f"{error}; bslots -l names no hosts", away=error.away) from None
             return IdleNodes(names, self._nodes_in_all())
         slots = self._slots(rows)
         return IdleNodes(frozenset(text.short(row.name) for row in rows if row.unused) & slots.keys(), len(slots))

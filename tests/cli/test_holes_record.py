@@ -131,6 +131,7 @@ def test_without_a_batch_system_nothing_is_recorded(
     done = hpcdl("holes", "--record", tmp_path / "record", "--polls", 3)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("hpcdl: slurm does not answer (sinfo: ")
+    assert not (tmp_path / "record").exists()
     monkeypatch.setenv("PATH", str(tmp_path))
     done = hpcdl("holes", "--record", tmp_path / "record", "--polls", 3)
     assert (done.code, done.out) == (1, "")

@@ -359,6 +359,7 @@ def test_without_bhosts_windows_say_what_idles() -> None:
     assert (sorted(seen.names), seen.nodes) == (["n1", "n2"], 4604)
     none = Fake(bhosts=gone, bslots="No backfill window exists at this time\n").lsf().idle_nodes()
     assert (none.names, none.nodes) == (frozenset(), None)
-    for bslots in ("SLOTS          RUNTIME\n42             25 hours 42 minutes 51 seconds\n", "rubbish\n"):
-        with pytest.raises(BatchError, match="cannot run bhosts"):
+    table = "SLOTS          RUNTIME\n42             25 hours 42 minutes 51 seconds\n"
+    for bslots, told in ((table, "; bslots -l names no hosts$"), ("rubbish\n", "No such file or directory$")):
+        with pytest.raises(BatchError, match=f"cannot run bhosts: .*{told}"):
             Fake(bhosts=gone, bslots=bslots).lsf().idle_nodes()

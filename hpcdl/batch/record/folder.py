@@ -15,6 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdl.batch.record.lines import PollMark, RecordError, RecordLine, StartLine, line_of, mark_of, mark_text, text_of
@@ -107,12 +108,13 @@ class RecordFolder:
     def __init__(
         self, folder: Path, segment_bytes: int = SEGMENT_BYTES, limit_bytes: int = LIMIT_BYTES, *, sync: bool = True
     ) -> None:
+        self._made = not folder.exists()
         folder.mkdir(exist_ok=True)
         if not segments(folder) and (others := set(os.listdir(folder)) - {_MARK, _LOCK}):
             raise RecordError(f"{folder} holds other files ({min(others)[:40]}): name a folder for the record alone")
         self._folder, self._segment_bytes, self._limit_bytes = folder, segment_bytes, limit_bytes
         self._sync = sync
-        self._lock = self._locked()
+        self._lock: int | None = self._locked()
         self._file: int | None = None
         self._number = self._size = 0
         self.last: PollMark | None = None
@@ -150,13 +152,18 @@ class RecordFolder:
         self._replace(_MARK, mark_text(mark).encode())
 
     def close(self) -> None:
-        """Gives the folder up for another recorder."""
+        """Gives the folder up for another recorder. Of one without any line nothing is left."""
+        if self._number == 0 and self._lock is not None:
+            with suppress(OSError):
+                (self._folder / _LOCK).unlink()
+                if self._made:
+                    self._folder.rmdir()
         for file in (self._file, self._lock):
             if file is not None:
                 os.close(file)
         self._file = self._lock = None
 
-    def _locked(self) -> int | None:
+    def _locked(self) -> int:
         file = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -252,6 +252,14 @@ def test_one_recorder_at_a_time(tmp_path: Path) -> None:
     RecordFolder(tmp_path / "r").close()
 
 
+def test_a_folder_without_a_line_is_left_as_it_was(tmp_path: Path) -> None:
+    RecordFolder(tmp_path / "r").close()
+    assert not (tmp_path / "r").exists()
+    (tmp_path / "mine").mkdir()
+    RecordFolder(tmp_path / "mine").close()
+    assert os.listdir(tmp_path / "mine") == []
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RecordError, match=r"holds other files \(thesis.tex\)"):
