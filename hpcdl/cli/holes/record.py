@@ -128,7 +128,7 @@ class _Recording:
             self._missed += 1
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                say(f"{error}; this is a gap of the record, and asked again every {self._every_s:g} s")
+                say(f"{error}; polls are missed until it is over, one every {self._every_s:g} s")
         else:
             self._polls += 1
             if self._trouble:
