@@ -2,6 +2,7 @@
 
     python benchmarks/fit_marble_profiles.py           # totals of job sets 1 to 3 with the profiles, beside the paper's
     python benchmarks/fit_marble_profiles.py --refit   # solves for the curves again, prints them as YAML
+    python benchmarks/fit_marble_profiles.py --set-1   # curves from set 1 alone, for a prediction of sets 2 and 3
 
 The totals are calculated, not measured: rates are constant between events, and an event is the end of a job.
 """
@@ -9,7 +10,7 @@ The totals are calculated, not measured: rates are constant between events, and 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,6 +55,14 @@ SOLVED = (
 )
 """Six rates for the six printed totals: LSF's come from the rates on 6 GPUs, MARBLE's from the other three."""
 
+MULTIPLY_ADDS = {"ResNet-50": 3.8, "Inception-v3": 5.0, "ResNet-101": 7.6, "VGG-16": 15.3}
+"""Billions for one image: He et al., CVPR 2016 (ResNets and VGG-16), and Szegedy et al., CVPR 2016 (Inception-v3)."""
+FASTEST = {"ResNet-50": 3, "Inception-v3": 4, "ResNet-101": 3, "VGG-16": 5}
+"""Printed: the number of GPUs on which each is fastest (sections V.A and V.C; ResNet-101 is resumed on 3 in set 2)."""
+LOSE_ON_ALL = ("ResNet-50", "VGG-16")
+"""Printed: these train more slowly on six GPUs than on fewer (section IV.A)."""
+LARGEST_SPEEDUP = 3.3
+"""Printed in section I; here of the model that gains from most GPUs, on these."""
 
 Rates: TypeAlias = NDArray[np.float64]
 
@@ -192,7 +201,7 @@ def with_rates(profiles: Mapping[str, Profile], values: Iterable[float]) -> dict
     return changed
 
 
-def refit(rounds: int = 20) -> dict[str, Profile]:
+def refit() -> dict[str, Profile]:
     """Newton's method on the six rates of SOLVED until all six totals are the printed ones; rounded to 4 digits.
 
     ArithmeticError where the totals miss by 0.05 s or more after that.
@@ -206,13 +215,7 @@ def refit(rounds: int = 20) -> dict[str, Profile]:
         totals = [lsf_total(jobs) for jobs in queues] + [marble_total(jobs)[0] for jobs in queues]
         return np.array(totals) - np.array(wanted, dtype=np.float64)
 
-    values = np.array([base[name.casefold()].rate(count) for name, count in SOLVED])
-    for _ in range(rounds):
-        now = misses(values)
-        if np.abs(now).max() < 1e-9:
-            break
-        slopes = np.array([(misses(values + shift) - now) / 1e-6 for shift in np.eye(len(values)) * 1e-6]).T
-        values = values - np.linalg.lstsq(slopes, now, rcond=None)[0]
+    values = solve(misses, [base[name.casefold()].rate(count) for name, count in SOLVED])
     values = values.round(4)
     worst = float(np.abs(misses(values)).max())
     if worst >= 0.05:
@@ -220,25 +223,80 @@ def refit(rounds: int = 20) -> dict[str, Profile]:
     return with_rates(base, values)
 
 
+def solve(misses: Callable[[Rates], Rates], start: Sequence[float], rounds: int = 20) -> Rates:
+    """Newton's method: the values at which all `misses` are 0, or as near as it comes."""
+    values = np.array(start)
+    for _ in range(rounds):
+        now = misses(values)
+        if np.abs(now).max() < 1e-9:
+            break
+        slopes = np.array([(misses(values + shift) - now) / 1e-6 for shift in np.eye(len(values)) * 1e-6]).T
+        values = values - np.linalg.lstsq(slopes, now, rcond=None)[0]
+    return values
+
+
+def literal_profiles(startup_s: float, step_s: float) -> dict[str, Profile]:
+    """Curves that nothing but printed numbers shapes, for two unknowns.
+
+    A step on one GPU takes `step_s` for each billion of the model's multiply-adds (one batch for all models). More GPUs
+    follow Amdahl's law, with one serial share, up to the number on which the model is fastest; above it nothing.
+    The two that lose on all GPUs lose GAIN_OF_VGG, the most that is printed. A suspend and resume is proportional to
+    META_MB, a write and a read of equal length.
+    """
+    most = max(FASTEST.values())
+    serial = (most / LARGEST_SPEEDUP - 1) / (most - 1)
+    io_of_inception = SHARE_OF_SET_1 * printed_sets()[1]["printed"]["marble_s"]
+    profiles = {}
+    for name, best in FASTEST.items():
+        counts = [min(gpus, best) for gpus in range(1, GPUS + 1)]
+        rates = [n / (1 + (n - 1) * serial) / (MULTIPLY_ADDS[name] * step_s) for n in counts]
+        if name in LOSE_ON_ALL:
+            rates[-1] *= 1 - GAIN_OF_VGG
+        half = round(io_of_inception * META_MB[name] / META_MB["Inception-v3"] / 2, 2)
+        points = tuple((1, gpus, float(rate)) for gpus, rate in enumerate(rates, 1))
+        profiles[name.casefold()] = Profile(name, points, startup_s, half, half)
+    return profiles
+
+
+def from_set_1() -> dict[str, Profile]:
+    """The curves of `literal_profiles` that give set 1's two printed totals; nothing of sets 2 and 3 is in them."""
+    entry = printed_sets()[1]
+    wanted = np.array([entry["printed"][key] for key in ("lsf_s", "marble_s")], dtype=np.float64)
+
+    def misses(values: Rates) -> Rates:
+        jobs = job_set(literal_profiles(*values), entry["jobs"])
+        return np.array([lsf_total(jobs), marble_total(jobs)[0]]) - wanted
+
+    startup_s, step_s = solve(misses, (STARTUP_S, 0.07))
+    return {name: _rounded(profile) for name, profile in literal_profiles(startup_s, step_s).items()}
+
+
+def _rounded(profile: Profile) -> Profile:
+    points = tuple((nodes, gpus, round(rate, 4)) for nodes, gpus, rate in profile.points)
+    return replace(profile, points=points, startup_s=round(profile.startup_s, 2))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the comparison (JSON), or with --refit the newly fitted curves (YAML) and their comparison on stderr."""
+    """Prints the comparison (JSON), or newly fitted curves (YAML) and their comparison on stderr."""
     parser = argparse.ArgumentParser(description="Totals of the MARBLE paper's job sets with the fitted profiles.")
-    parser.add_argument("--refit", action="store_true", help="solve for the curves again and print them as YAML")
+    fits = parser.add_mutually_exclusive_group()
+    fits.add_argument("--refit", action="store_true", help="solve for the curves again and print them as YAML")
+    fits.add_argument("--set-1", action="store_true", help="the same from set 1 alone, which predicts sets 2 and 3")
     options = parser.parse_args(argv)
-    profiles = refit() if options.refit else load_profiles([conf_folder() / "profiles"])
-    comparison = json.dumps(compare(profiles), indent=2) + "\n"
-    if options.refit:
-        sys.stdout.write("profiles:\n")
-        for profile in profiles.values():
-            sys.stdout.write(f"  {profile.name.lower()}:\n")
-            for key in ("startup_s", "save_s", "resume_s"):
-                sys.stdout.write(f"    {key}: {getattr(profile, key)}\n")
-            sys.stdout.write("    points:\n")
-            for _, gpus, rate in profile.points:
-                sys.stdout.write(f"      - {{gpus: {gpus}, rate: {rate}}}\n")
-        sys.stderr.write(comparison)
-    else:
-        sys.stdout.write(comparison)
+    if not options.refit and not options.set_1:
+        profiles = load_profiles([conf_folder() / "profiles"])
+        sys.stdout.write(json.dumps(compare(profiles), indent=2) + "\n")
+        return 0
+    profiles = refit() if options.refit else from_set_1()
+    sys.stdout.write("profiles:\n")
+    for profile in profiles.values():
+        sys.stdout.write(f"  {profile.name.lower()}:\n")
+        for key in ("startup_s", "save_s", "resume_s"):
+            sys.stdout.write(f"    {key}: {getattr(profile, key)}\n")
+        sys.stdout.write("    points:\n")
+        for _, gpus, rate in profile.points:
+            sys.stdout.write(f"      - {{gpus: {gpus}, rate: {rate}}}\n")
+    sys.stderr.write(json.dumps(compare(profiles), indent=2) + "\n")
     return 0
 
 

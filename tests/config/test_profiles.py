@@ -13,6 +13,7 @@ from hpcdl.config import layers as loader
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles, read_profiles
 from hpcdl.core.model.profile import ProfileError, find_profile
+from hpcdl.sim.papers.table import paper_file
 
 ONE = "profiles:\n  Net:\n    aliases: [net-v1]\n    points: [{gpus: 1, rate: 2}]\n"
 
@@ -67,11 +68,21 @@ def test_refit_gives_the_shipped_curves() -> None:
         )
 
 
+def test_curves_from_set_1_are_those_that_predict_the_others() -> None:
+    told = paper_file("marble")["from_set_1"]
+    assert told == {
+        name: {key: getattr(profile, key) for key in ("startup_s", "save_s", "resume_s")}
+        | {"rates": [rate for _, _, rate in profile.points]}
+        for name, profile in fit.from_set_1().items()
+    }
+
+
 def test_fit_command_prints_one_json_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert fit.main([]) == 0
     assert [row["set"] for row in json.loads(capsys.readouterr().out)["sets"]] == [1, 2, 3]
-    assert fit.main(["--refit"]) == 0
-    assert set(yaml.safe_load(capsys.readouterr().out)["profiles"]) == {name.casefold() for name in fit.START}
+    for option in ("--refit", "--set-1"):
+        assert fit.main([option]) == 0
+        assert set(yaml.safe_load(capsys.readouterr().out)["profiles"]) == {name.casefold() for name in fit.START}
 
 
 def test_every_model_of_the_job_sets_has_a_profile() -> None:

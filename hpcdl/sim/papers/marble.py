@@ -32,7 +32,8 @@ COUNTED_TOGETHER = float(NODES)
 """Steps of eight nodes for one of each: every node's update of the parameters counts (TensorFlow's global step)."""
 
 _SOURCE = "MARBLE (Han et al., CCGrid 2020)"
-_NOTES: Mapping[str, Sequence[str]] = paper_file("marble")["notes"]
+_PAPER = paper_file("marble")
+_NOTES: Mapping[str, Sequence[str]] = _PAPER["notes"]
 
 
 def marble_set(number: int, speed: float = 1.0, nodes: int | None = None) -> Workload:
@@ -98,6 +99,7 @@ def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
     """All job sets. `seeds`: of the noise in the curves."""
     return (
         single_node(),
+        predicted(),
         warm_starts(),
         noise(tuple(seeds)),
         several_nodes("MARBLE sets 4 to 6", COUNTED_TOGETHER),
@@ -114,6 +116,20 @@ def single_node() -> PaperTable:
         rows += _rows(number, marble_set(number), ("fifo-exclusive", "marble", "adaptive"))
     rows += _sums(rows)
     return PaperTable("MARBLE sets 1 to 3", tuple(rows), (*_NOTES["fit"], *_NOTES["memory"]))
+
+
+def predicted() -> PaperTable:
+    """Sets 1 to 3 with curves that set 1's totals and nothing of the others fix, under the paper's two schedulers."""
+    curves = {}
+    for model, told in _PAPER["from_set_1"].items():
+        points = tuple((1, gpus, rate) for gpus, rate in enumerate(told["rates"], 1))
+        curves[model] = Profile(model, points, told["startup_s"], told["save_s"], told["resume_s"])
+    rows: list[PaperRow] = []
+    for number in SINGLE:
+        fitted = marble_set(number)
+        jobs = tuple(replace(job, profile=curves[job.profile.name]) for job in fitted.jobs)
+        rows += _rows(number, replace(fitted, jobs=jobs), ("fifo-exclusive", "marble"))
+    return PaperTable("MARBLE sets 1 to 3, predicted from set 1", tuple(rows), tuple(_NOTES["predicted"]))
 
 
 def warm_starts() -> PaperTable:
@@ -214,20 +230,20 @@ def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[Pape
     """A row for each policy, the first of which is LSF's, and one for the offline optimum."""
     printed = _sets()[number]["printed"]
     results = {policy: run_one(workload, policy) for policy in policies}
-    lsf_s, marble_s = results["fifo-exclusive"].makespan_s, results["marble"].makespan_s
+    lsf, marble_s = results["fifo-exclusive"], results["marble"].makespan_s
     best, least_s = offline(workload, min(result.makespan_s for result in results.values()))
     rows = []
     for policy, result in results.items():
         more = _more(result) | {
-            "reduction": 1 - result.makespan_s / lsf_s,
+            "reduction": 1 - result.makespan_s / lsf.makespan_s,
             "vs_marble": 1 - result.makespan_s / marble_s,
         }
         more["over_optimum"] = round(result.makespan_s / best.makespan_s - 1, 9)
-        more |= _gains(result, results["fifo-exclusive"])
+        more |= _gains(result, lsf)
         rows.append(_row(workload.name, policy, result, more, _printed(policy, printed)))
     more = {
         "suspends": best.suspends,
-        "reduction": 1 - best.makespan_s / lsf_s,
+        "reduction": 1 - best.makespan_s / lsf.makespan_s,
         "vs_marble": 1 - best.makespan_s / marble_s,
         "bound_s": least_s,
     }

@@ -14,6 +14,7 @@ from hpcdl.sim.papers.marble import (
     marble_set,
     memory_of,
     noise,
+    predicted,
     several_nodes,
     single_node,
     warm_starts,
@@ -55,6 +56,21 @@ def test_ours_is_never_worse_8_percent_better_in_all_and_near_the_optimum() -> N
         assert ours.makespan_s <= 1.05 * row(single(), workload, "optimum").makespan_s
         assert ours.makespan_s >= row(single(), workload, "optimum").more["bound_s"] - 1e-6
     assert row(single(), "all together", "adaptive").more["vs_marble"] >= 0.08
+
+
+def test_set_1_alone_predicts_one_of_the_four_totals_of_sets_2_and_3() -> None:
+    table = predicted()
+    for policy in ("fifo-exclusive", "marble"):
+        fitted = row(table, "set 1", policy)
+        assert fitted.makespan_s == pytest.approx(fitted.paper["makespan_s"], abs=0.1)
+    errors = {
+        (workload, policy): row(table, workload, policy).makespan_s / row(table, workload, policy).paper["makespan_s"]
+        - 1
+        for workload in ("set 2", "set 3")
+        for policy in ("fifo-exclusive", "marble")
+    }
+    assert [case for case, error in errors.items() if abs(error) <= 0.05] == [("set 2", "marble")]
+    assert max(map(abs, errors.values())) < 0.3
 
 
 def test_warm_starts_hide_something() -> None:
