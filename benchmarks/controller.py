@@ -31,10 +31,10 @@ from hpcdl.core.fold.fold import fold
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.objectives import OBJECTIVES
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import GpuInfo, Job, World
-from hpcdl.core.rules.intake import OBJECTIVES
 from hpcdl.daemon import daemon
 from hpcdl.policies import all_policies
 

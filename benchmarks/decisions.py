@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.objectives import OBJECTIVES
 from hpcdl.core.model.plan import Plan, Policies, Policy, View
 from hpcdl.core.model.profile import Profile
-from hpcdl.core.rules.intake import OBJECTIVES
 from hpcdl.daemon.daemon import POLICIES
 from hpcdl.policies import all_policies
 from hpcdl.sim import Conditions, SimJob, Workload, cluster, simulate

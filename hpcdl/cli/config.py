@@ -15,6 +15,7 @@ from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Column, Output, Row, cut, outputs_as, print_fields, print_table, say, stdout_takes
 from hpcdl.client import Answer, ClientError, DaemonAway
+from hpcdl.core.model.objectives import OBJECTIVES
 
 
 @click.group(invoke_without_command=True)
@@ -144,14 +145,17 @@ def policy(ctx: click.Context, name: str, output: Output) -> None:
     _print(connect(ctx).request("PUT", "/v1/config", {"policy": name}), output)
 
 
-@config.command()
+@config.command(
+    help=f"""Let the daemon aim at the objective NAME from now on: {", ".join(OBJECTIVES)}.
+
+    It is for policies that weigh one; marble, marble-warm and fifo-exclusive decide the same whatever it is.
+    """,
+    short_help="Let the daemon aim at the objective NAME from now on.",
+)
 @click.argument("name", shell_complete=completion.objectives)
 @outputs_as("Policy and objective only.")
 def objective(ctx: click.Context, name: str, output: Output) -> None:
-    """Let the daemon aim at the objective NAME from now on.
-
-    It is for policies that weigh one; marble, marble-warm and fifo-exclusive decide the same whatever it is.
-    """
+    """Set the running daemon's objective."""
     _print(connect(ctx).request("PUT", "/v1/config", {"objective": name}), output)
 
 

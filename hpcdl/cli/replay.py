@@ -14,6 +14,7 @@ import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
 from hpcdl.cli.params import REPORT, SKIP_SINGLE, Finite, InputFile, OneOf, Seconds, names_in, replace_file
+from hpcdl.core.model.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
@@ -65,9 +66,8 @@ def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | 
               help="The first hours of the trace.  [default: all]")  # fmt: skip
 @click.option("--accounting", type=OneOf(("paper", "stall")), default="paper", show_default=True,
               help="Rescales cost R x f(C) samples and no time; or R seconds.")  # fmt: skip
-@click.option(
-    "--objective", default="efficiency", show_default=True, metavar="NAME", help="What the policy is to aim for."
-)
+@click.option("--objective", default="efficiency", show_default=True, metavar="NAME",
+              help=f"What the policy is to aim for: {', '.join(OBJECTIVES)}.")  # fmt: skip
 @click.option("--samples", type=Finite(1, 2**53), default=130e6, metavar="N",
               help="Samples of each trainer.  [default: 130e6]")  # fmt: skip
 @click.option("--nodes", default="1:64", show_default=True, metavar="MIN:MAX", help="Nodes of each trainer.")
@@ -103,7 +103,6 @@ def replay(ctx: click.Context, /, output: Output, **values: Any) -> None:
 def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tuple[ScalingModel, ...]]":
     """The replay that the options describe, and all models that there are. Raises UsageError."""
     from hpcdl.core.model.units import one_of, parse_range
-    from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.policies import all_policies
     from hpcdl.sim.replay import ReplayCase, chosen, read_models, table2
     from hpcdl.sim.workload import WorkloadError

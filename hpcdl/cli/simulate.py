@@ -14,6 +14,7 @@ from hpcdl.cli.backfill import backfill
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
 from hpcdl.cli.params import REPORT, SKIP_SINGLE, InputFile, Seconds, replace_file
+from hpcdl.core.model.objectives import OBJECTIVES
 from hpcdl.core.model.units import count, one_of, parse_memory_mib
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hpcdl.core.model.profile import Profile
     from hpcdl.sim import Conditions, NodeSpell, Results, SimulatedRun, Workload
 
-OBJECTIVE = "jct, makespan, throughput, deadline or fair: what policies that heed it aim for"
+OBJECTIVE = f"{', '.join(OBJECTIVES)}: what policies that heed it aim for"
 MOST_JOBS_LISTED = 2_000
 """More jobs than this are left out of --json unless --jobs asks for them."""
 
@@ -225,7 +226,6 @@ def _profiles(options: SimpleNamespace, kind: str) -> "dict[str, Profile]":
 
 
 def _conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespace) -> "Conditions":
-    from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.sim import Conditions, WorkloadError
 
     due = any(job.deadline_s is not None for job in workload.jobs)

@@ -15,6 +15,7 @@ from hpcdl.cli.root import COMMANDS, SECTIONS
 from hpcdl.cli.submit import options
 from hpcdl.cli.submit.command import submit
 from hpcdl.client import path_with
+from hpcdl.core.model.objectives import OBJECTIVES
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -273,6 +274,12 @@ def test_the_help_of_submit_has_each_option_once_under_a_title(hpcdl: Run) -> No
         each.name for each in submit.params
     }
     assert "Usage: hpcdl submit [OPTIONS] [--] COMMAND..." in told
+
+
+@pytest.mark.parametrize("command", ["config objective", "simulate", "replay"])
+def test_the_help_names_every_objective(hpcdl: Run, command: str) -> None:
+    told = " ".join(hpcdl(*command.split(), "--help").out.split())
+    assert ", ".join(OBJECTIVES) in told
 
 
 def test_why_is_broken_between_words_on_a_terminal(

@@ -15,6 +15,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused, Request
 from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.objectives import OBJECTIVES
 from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
 from hpcdl.core.model.units import one_of, seconds_text
@@ -36,9 +37,6 @@ from hpcdl.core.rules.gpu_memory import gpu_memory_events
 from hpcdl.core.rules.idle_gpus import idle_gpu_events
 from hpcdl.core.rules.jobs import Submitting, check_annotations, check_priority, existing_job, preemptible, unfinished
 from hpcdl.core.rules.stalls import stall_events
-
-OBJECTIVES = ("jct", "makespan", "throughput", "efficiency", "priority", "deadline", "fair")
-"""What a policy may be asked to aim for; each policy says which of them it heeds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.objectives import OBJECTIVES
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.departures import leave_s
-from hpcdl.core.rules.intake import OBJECTIVES
 from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem, body_of, flag_in
 from hpcdl.daemon.api.notices import notices_summary
