@@ -3,13 +3,13 @@
 What is simulated is in hpcdl/sim/papers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say, value_column
 from hpcdl.cli.params import REPORT, names_in, replace_file
 
 _INTERVAL = "_ci95"
@@ -29,21 +29,24 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
     """Reproduce the papers' tables in the simulator: ours beside what they print.
 
     Takes up to an hour, and says on stderr what is ready. Every figure is simulated, with means and 95 % intervals over
-    seeds.
+    seeds. The last table has each number that the papers print and hpcdl claims: met, missed or not run, and what was
+    fitted to it.
     """
     from hpcdl.sim.papers.all import PAPERS, all_tables
+    from hpcdl.sim.papers.printed import printed_rows
 
     names = list(PAPERS) if only is None else names_in(only, list(PAPERS), "--only")
     tables, problems = all_tables(names, seeds, say)
+    printed = printed_rows(tables, None if only is None else names)
     if report is not None:
         from hpcdl.sim.papers.page import papers_page
 
-        replace_file(report, papers_page(tables))
-    if not output.print_data(
-        {"simulated": True, "tables": [table.to_json() for table in tables]}, [table.name for table in tables]
-    ):
+        replace_file(report, papers_page(tables, printed))
+    value = {"simulated": True, "printed": printed, "tables": [table.to_json() for table in tables]}
+    if not output.print_data(value, [table.name for table in tables]):
         for table in tables:
             _print(table)
+        _print_printed(printed)
         if report is not None:
             print(f"wrote {escape(str(report))}")
     for problem in problems:
@@ -68,6 +71,25 @@ def _print(table: "PaperTable") -> None:
     for note in table.notes:
         print(f"  {escape(note)}")
     print()
+
+
+def _print_printed(printed: Sequence[Mapping[str, Any]]) -> None:
+    from hpcdl.sim.papers.printed import TITLE, summary, verdict
+
+    if not printed:
+        return
+    print(f"{TITLE}\n")
+    columns = [
+        value_column("PAPER", "paper"),
+        value_column("FIGURE", "figure"),
+        value_column("WHAT", "what", shrinks=True),
+        value_column("PRINTED", "printed", _text, right=True),
+        value_column("HERE", "here", _text, right=True),
+        Column("MET", verdict),
+        value_column("FITTED", "fitted", shrinks=True),
+    ]
+    print_table(columns, printed)
+    print(f"  {summary(printed)}\n")
 
 
 def _rows(rows: "Sequence[PaperRow]") -> list[dict[str, Any]]:

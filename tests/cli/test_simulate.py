@@ -151,7 +151,16 @@ def test_the_papers_tables_have_the_schema_that_others_read(hpcdl: Run, tmp_path
         assert row["paper"]["makespan_s"] == printed
         assert row["makespan_s"] == pytest.approx(printed, rel=0.05)
     assert all("met" in row for row in tables["Figures to reach"])
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    beside = {(row["figure"], row["what"]): row for row in done.value["printed"]}
+    assert {row["paper"] for row in beside.values()} == {"MARBLE"}
+    total = beside["Figure 6a", "total of MARBLE, s: set 2"]
+    assert (total["printed"], total["met"], total["tolerance"]) == (608, True, 0.05)
+    assert "six totals" in total["fitted"]
+    assert beside["Figure 6c", "gain in GPU memory utilisation: set 1"]["here"] is None
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "Printed against ours" in text
+    assert "total of MARBLE, s: set 2" in text
     unknown = hpcdl("simulate", "papers", "--only", "nobody")
     assert unknown.code == 2
     assert "there are marble, sidecar, genie, unknown" in unknown.err

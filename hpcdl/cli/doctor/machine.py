@@ -172,7 +172,7 @@ def local_checkpoints(root: str | None) -> Iterator[Check]:
 def sharing(config: Config) -> Check:
     """The check of what jobs that share GPUs have here; all that only a GPU can show is said to be untried."""
     where = "on" if config.sharing or config.policy == "deeppool" else "off"
-    untried = "MPS, stream priorities and bans (hpcdl.trainer.background_steps) have not yet run on a GPU"
+    untried = "MPS, stream priorities, bounded launches and bans have not yet run on a GPU (docs/deeppool.md)"
     pipes = config.mps_pipe_directory
     if pipes is None:
         return ok("sharing", f"{where}, without MPS; {untried}")

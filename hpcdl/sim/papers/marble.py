@@ -3,6 +3,7 @@
 Job sets and printed totals are in conf/jobsets/marble.yaml, the notes below each table in marble.yaml.
 """
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -98,6 +99,7 @@ def run_one(workload: Workload, policy: str, warm: bool = False, policies: Polic
 def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
     """All job sets. `seeds`: of the noise in the curves."""
     return (
+        curves(),
         single_node(),
         predicted(),
         warm_starts(),
@@ -107,6 +109,18 @@ def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
         against_optimus(),
         gpu_by_gpu(),
     )
+
+
+def curves() -> PaperTable:
+    """What the text says of figure 2, of the curves that are used: the fastest number of GPUs, and what it gains."""
+    rows = []
+    for model in ("ResNet-50", "Inception-v3", "ResNet-101", "VGG-16"):
+        profile = _profile(model, 1, 1.0)
+        best = profile.best_gpus(GPUS)
+        gain = 1 - profile.rate(GPUS) / profile.rate(best)
+        more = {"fastest_gpus": best, "speedup": profile.speedup(best), "gain_over_all_gpus": gain}
+        rows.append(PaperRow(model, "profile", math.nan, math.nan, more))
+    return PaperTable("MARBLE figure 2: curves", tuple(rows), (_NOTES["fit"][0],))
 
 
 def single_node() -> PaperTable:

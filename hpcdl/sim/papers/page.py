@@ -4,12 +4,14 @@ Figures are formatted by their keys: `_s` is seconds, the names in `_SHARES` are
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, TypeGuard
 
-from hpcdl.report.html import document, note
+from hpcdl.report.html import HtmlTable, document, note, table_html
 from hpcdl.report.printed import Cell, Pair, bars, bars_legend, beside_table
+from hpcdl.sim.papers.printed import TITLE as TITLE_PRINTED
+from hpcdl.sim.papers.printed import summary, verdict
 from hpcdl.sim.papers.table import PaperRow, PaperTable
 
 TITLE = "The papers' tables, simulated"
@@ -24,14 +26,17 @@ _SAID = (
 )
 
 
-def papers_page(tables: Sequence[PaperTable]) -> str:
-    """One page for all tables. The same tables, the same page."""
-    links = "".join(f'<li><a href="#t{place}">{escape(table.name)}</a></li>' for place, table in enumerate(tables, 1))
+def papers_page(tables: Sequence[PaperTable], printed: Sequence[Mapping[str, Any]] = ()) -> str:
+    """One page for all tables, before them the rows of `printed_rows`. The same tables, the same page."""
+    links = f'<li><a href="#printed">{escape(TITLE_PRINTED)}</a></li>' if printed else ""
+    links += "".join(f'<li><a href="#t{place}">{escape(table.name)}</a></li>' for place, table in enumerate(tables, 1))
     parts = [
         f"<h1>{escape(TITLE)}</h1>",
         _SAID,
         f'<ul class="notes">{links}</ul>' if tables else note("There is no table."),
     ]
+    if printed:
+        parts += ['<section id="printed">', table_html(_printed(printed)), note(summary(printed)), "</section>"]
     for place, table in enumerate(tables, 1):
         parts += [f'<section id="t{place}">', f"<h2>{escape(table.name)}</h2>"]
         if table.notes:
@@ -41,6 +46,17 @@ def papers_page(tables: Sequence[PaperTable]) -> str:
             parts += [bars_legend(), f'<div class="bars">{"".join(drawn)}</div>']
         parts += [_table(table), "</section>"]
     return document(TITLE, parts)
+
+
+def _printed(rows: Sequence[Mapping[str, Any]]) -> HtmlTable:
+    header = ("Paper", "Figure", "What", "Printed in the paper", "Here", "Met, missed", "Fitted")
+    texts = []
+    for row in rows:
+        value = row["printed"]
+        value_text = " to ".join(f"{each:g}" for each in value) if isinstance(value, list) else f"{value:g}"
+        here = "–" if row["here"] is None else f"{row['here']:.4g}"
+        texts.append((row["paper"], row["figure"], row["what"], value_text, here, verdict(row), row["fitted"] or ""))
+    return HtmlTable(TITLE_PRINTED, header, tuple(texts), frozenset({3, 4}))
 
 
 def _figures(row: PaperRow) -> dict[str, Any]:
