@@ -49,7 +49,7 @@ _CASE = _PAPER["case_study"]
 @dataclass(frozen=True, slots=True)
 class SidecarMeasures:
     """One run. `overhead`: time spent on reshapes over the time from first start to end, summed over jobs;
-    `with_starts`: first starts counted as reshapes too."""
+    `with_starts`: first starts counted as reshapes too; `pending`: jobs without GPUs at the last submit."""
 
     makespan_s: float
     jct_s: float
@@ -59,6 +59,7 @@ class SidecarMeasures:
     adds: int
     removes: int
     moves: int
+    pending: int
 
 
 def measure_run(run: SimulatedRun) -> SidecarMeasures:
@@ -72,6 +73,7 @@ def measure_run(run: SimulatedRun) -> SidecarMeasures:
         for job in run.history.jobs
         if job.attempts and job.attempts[0].ready_at is not None
     )
+    last_at = max(job.submitted_at for job in run.history.jobs)
     sizes = [(_gpus(before), _gpus(after)) for before, after in pairs]
     return SidecarMeasures(
         makespan_s=result.makespan_s,
@@ -82,6 +84,7 @@ def measure_run(run: SimulatedRun) -> SidecarMeasures:
         adds=sum(after > before for before, after in sizes),
         removes=sum(after < before for before, after in sizes),
         moves=sum(before.placement.nodes != after.placement.nodes for before, after in pairs),
+        pending=sum(not job.attempts or job.attempts[0].start_at > last_at for job in run.history.jobs),
     )
 
 
@@ -172,7 +175,7 @@ def _row(name: str, policy: str, runs: Mapping[str, Sequence[SidecarMeasures]], 
             gains = [1 - mine_s / its_s for mine_s, its_s in zip(*times, strict=True)]
             more[f"{what}_vs_{key}"], more[f"{what}_vs_{key}_ci95"] = interval(gains)
     more |= {"overhead": mean(own, "overhead"), "overhead_with_starts": mean(own, "with_starts")}
-    more |= {key: mean(own, key) for key in ("adds", "removes", "moves")} | {"seeds": len(own)}
+    more |= {key: mean(own, key) for key in ("adds", "removes", "moves", "pending")} | {"seeds": len(own)}
     return PaperRow(name, policy, mean(own, "makespan_s"), mean(own, "jct_s"), more, printed)
 
 

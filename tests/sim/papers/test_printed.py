@@ -18,7 +18,7 @@ NOT_PROFILED = "WideResNet-101-2"
 @pytest.fixture(scope="module")
 def tables() -> Iterator[dict[str, PaperTable]]:
     """The tables as they are made, those of SideCar's workloads and of GENIE from runs that are not simulated."""
-    ran = sidecar.SidecarMeasures(100.0, 50.0, 5.0, 0.1, 0.2, 3, 2, 1)
+    ran = sidecar.SidecarMeasures(100.0, 50.0, 5.0, 0.1, 0.2, 3, 2, 1, 4)
     day = genie.GenieMeasures(0.5, 0.5, 100.0, 50.0, 1.0, 10.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sidecar, "run_one", lambda *_, **__: ran)
