@@ -1,5 +1,6 @@
 """Light runs: on GPUs that nobody else is to have, gone at once when somebody is, over once they are measured."""
 
+import random
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,11 +14,12 @@ from hpcdl.core.model.incarnation import Cause, Placement, Share
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import NodeView, View, check
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import JobState
+from hpcdl.core.model.world import JobState, validate
 from hpcdl.core.rules.intake import Settings
 from hpcdl.policies import all_policies
 from tests.adaptive.views import job, running
 from tests.support.model_cluster import Cluster
+from tests.support.seeds import seeds
 
 LIGHT = JobSpec(
     ("python", "train.py"),
@@ -105,6 +107,33 @@ def test_what_another_is_to_have_soon_is_not_idle() -> None:
 
 def test_old_events_of_a_cancelled_job_are_read() -> None:
     assert ev.decode("CancelRequested", {"job": 1}) == ev.CancelRequested(1)
+
+
+@pytest.mark.parametrize("seed", range(seeds(9)))
+def test_whatever_happens_no_gpu_is_given_twice_and_a_replay_is_the_same(seed: int) -> None:
+    draw = random.Random(seed)
+    policy = draw.choice(("adaptive", "genie", "marble", "harvest", "fifo"))
+    model = cluster(draw.choice((1, 2, 4)), draw.choice((1, 2, 3)), policy)
+    for _ in range(20):
+        what, jobs = draw.random(), [*model.world.active]
+        if what < 0.4:
+            gpus, nodes = draw.choice((1, 1, 2)), draw.choice((1, 1, 2))
+            more = {"gpus_min": gpus, "gpus_max": gpus, "nodes": nodes, "light_steps": draw.choice((10, 200))}
+            model.submit(replace(LIGHT, **more))  # type: ignore[arg-type]
+        elif what < 0.75:
+            model.submit(replace(OTHER, steps=draw.choice((20, 400)), gpus_max=draw.choice((1, 2, None))))
+        elif what < 0.85 and jobs:
+            model.send(cmd.Cancel(draw.choice(jobs)))
+        elif what < 0.95:
+            model.disconnect("n1")
+            model.run(draw.uniform(0, 30))
+            model.connect("n1")
+        else:
+            model.restart_daemon()
+        model.run(draw.uniform(0, 60))
+        validate(model.world)
+    assert not told(model, ev.TroubleSeen)
+    model.check_replay()
 
 
 NODES = (NodeView("a", (0, 1), "v100"), NodeView("b", (0, 1), "v100"), NodeView("c", (0, 1), "k80"))
