@@ -53,7 +53,7 @@ def predictor(limit_gpus: int, limit_nodes: int = 1) -> Callable[[str, int, Batc
             error = math.hypot(math.log1p(max(ERROR, model.error)), outside, _bulge(model, batch, seen, kind))
             there = sorted(place for place in placements if place[0] == kind)
             several = not synchronises or any(nodes * gpus > 1 for _, nodes, gpus in there)
-            curve = usual_curve(model.rate(batch, 1, 1) / batch, kind, limit_gpus, limit_nodes)
+            curve = _usual_curve(model.rate(batch, 1, 1) / batch, kind, limit_gpus, limit_nodes)
             points = _points(model, batch, limit_gpus, limit_nodes) if several else curve.points
             curves.append((kind, points))
             spread = max(spread, math.expm1(math.hypot(error, 0.0 if several else math.log1p(curve.spread))))
@@ -93,7 +93,7 @@ def _points(model: LatencyModel, batch: int, limit_gpus: int, limit_nodes: int) 
 
 
 @lru_cache(maxsize=1024)
-def usual_curve(rate: float, kind: str, limit_gpus: int, limit_nodes: int) -> Profile:
+def _usual_curve(rate: float, kind: str, limit_gpus: int, limit_nodes: int) -> Profile:
     """How most jobs scale that make `rate` steps/s on one GPU: eq. 8 cannot be fitted where no run had several."""
     return fit_curve([Observation(kind, 1, 1, rate * SEEN_S, SEEN_S)], limit_gpus, limit_nodes, kind).to_profile(
         "usual"

@@ -69,20 +69,27 @@ class _Pass:
             self._end()
             return
         self._hooks = [layer.register_forward_hook(self._layer) for layer in layers]
-        self._hooks += [bare.register_forward_pre_hook(self._begin), bare.register_forward_hook(self._done)]
+        try:
+            self._hooks.append(bare.register_forward_pre_hook(self._begin, with_kwargs=True))
+        except TypeError:  # PyTorch 1
+            self._hooks.append(bare.register_forward_pre_hook(self._begin))
+        self._hooks.append(bare.register_forward_hook(self._done))
 
-    def _begin(self, module: Any, given: Any) -> None:
-        first = next(self._tensors(given), None)
+    def _begin(self, module: Any, given: Any, named: Any = None) -> None:
+        first = next(self._tensors([given, named]), None)
         self._bytes, self._samples = 0, 0
         if first is not None and first.dim():
             self._samples = int(first.shape[0])
 
     def _layer(self, module: Any, given: Any, made: Any) -> None:
-        self._bytes += sum(each.numel() * each.element_size() for each in self._tensors(made))
+        try:
+            self._bytes += sum(each.numel() * each.element_size() for each in self._tensors(made))
+        except Exception as error:  # of a tensor without a size: the forward pass is the training's
+            log.debug("the bytes of %s are not known: %s", type(module).__name__, error)
 
     def _done(self, module: Any, given: Any, made: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        while self._hooks:
+            self._hooks.pop().remove()
         self._end()
 
     def _end(self) -> None:

@@ -64,6 +64,16 @@ def test_what_puts_out_several_tensors_and_what_is_wrapped(said: Said) -> None:
     assert packet["activation_bytes"] == 4 * (5 * 6 + 6 + 6), "outputs, and the last states"
 
 
+def test_what_is_called_by_keywords_and_puts_out_names(said: Said) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(4, 3)
+    model = torch.nn.ModuleDict({"layer": layer})
+    model.forward = lambda mask=None, inputs=None: {"logits": layer(inputs)}
+    structure.watch(model)
+    model(mask=None, inputs=torch.zeros(7, 4))
+    assert [packet["activation_bytes"] for packet in said.packets] == [4 * 3]
+
+
 def test_of_several_modules_the_largest(said: Said) -> None:
     torch = pytest.importorskip("torch")
     large, optimizer = small(torch), object()

@@ -87,6 +87,8 @@ def _of_most_alike(world: World, spec: JobSpec, profiles: Profiles) -> Predictio
         unknown += f" (of its type {ranges(of_type.batches)} {'was' if len(of_type.batches) == 1 else 'were'} seen)"
     if of_type.structure is None:
         return Prediction(None, f"{unknown}: no trainer of its type has said what its model is made of")
+    if of_type.structure.activation_bytes is None:
+        return Prediction(None, f"{unknown}: its trainer could not say the bytes of its activations")
     others = [
         (name, seen.structure)
         for name, seen in world.observed.items()
