@@ -195,7 +195,7 @@ class Intake:
 
     def _submitting(self) -> Submitting:
         most, system = self._settings.max_jobs_a_submit, self._settings.batch_system
-        return Submitting(self.draft, self.now, self._profiles.by_name, most, self._add, self._touched, system)
+        return Submitting(self.draft, self.now, self._profiles, most, self._add, self._touched, system)
 
     def _unfinished(self, number: int) -> Job:
         return unfinished(self.draft.world, number)

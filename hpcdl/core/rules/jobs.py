@@ -5,12 +5,13 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
 
 from hpcdl.core.fold.fold import Draft
+from hpcdl.core.fold.observations import observations_of, observations_of_type
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.arrays import Array, check_places, expand, named
@@ -18,6 +19,7 @@ from hpcdl.core.model.commands import CommandRefused, Entry
 from hpcdl.core.model.dependency import Condition
 from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.job import ECT_CLASSES, PRIORITY, JobSpec, check_counts
+from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, meant, ranges, seconds_text
@@ -40,18 +42,19 @@ class Submitting:
         self,
         draft: Draft,
         now: float,
-        profiles: Mapping[str, Profile],
+        profiles: Profiles,
         most: int,
         add: Add,
         touched: MutableMapping[int, None],
         batch_system: str = "",
     ) -> None:
-        """`profiles`: by name in lower case. `most`: jobs that one submit may have. `touched`: jobs to conclude of.
+        """`most`: jobs that one submit may have. `touched`: jobs to conclude of.
         `batch_system`: with which the daemon talks, "" for none.
         """
         self._draft = draft
         self._now = now
-        self._profiles = profiles
+        self._profiles = profiles.by_name
+        self._learn, self._predict = profiles.learn, profiles.predict
         self._most = most
         self._add = add
         self._touched = touched
@@ -188,18 +191,30 @@ class Submitting:
                 ago = seconds_text(self._now - spec.deadline)
                 raise CommandRefused(f"the deadline was {ago} ago: choose a later one, +2h for example", "deadline")
             return spec
-        profile = self._profiles.get(spec.profile.lower()) if spec.profile else None
-        if profile is None or spec.steps is None:
+        sizes = () if array is None else dict(array.sweep).get(spec.batch_sweep, ())
+        each = [replace(spec, batch_size=int(size), batch_sweep="") for size in sizes] or [spec]
+        known = [profile for one in each if (profile := self._known_profile(one)) is not None]
+        if len(known) < len(each) or spec.steps is None:
             raise CommandRefused(
-                f"--deadline {spec.ect} is computed from the time on one GPU: it needs --profile and --steps "
-                "(or give a time: +2h, 18:30)",
+                f"--deadline {spec.ect} is computed from the time on one GPU: it needs --profile and --steps, or "
+                "--steps and jobs of its model, batch size and script that were seen (or give a time: +2h, 18:30)",
                 "deadline",
             )
-        sizes = [] if spec.batch_size is None else [spec.batch_size]
-        sizes += [] if array is None else [int(size) for size in dict(array.sweep).get(spec.batch_sweep, ())]
-        known = [profile.at_batch(size) for size in sizes] or [profile]
-        alone_s = max(each.seconds_to_finish(0, spec.steps, 1) for each in known)
+        alone_s = max(profile.seconds_to_finish(0, spec.steps, 1) for profile in known)
         return replace(spec, deadline=self._now + ECT_CLASSES[spec.ect] * alone_s)
+
+    def _known_profile(self, spec: JobSpec) -> Profile | None:
+        """The profile that it names, else what was seen of its type, at its batch size; None where that is nothing."""
+        world, batch = self._draft.world, spec.batch_size
+        if spec.profile is not None:
+            profile = self._profiles[spec.profile.lower()]
+            return profile if batch is None else profile.at_batch(batch)
+        seen = observations_of(world, spec.learns_as)
+        if seen is not None:
+            return None if self._learn is None else self._learn(spec.learns_as, seen)
+        if batch is None or self._predict is None:
+            return None
+        return self._predict(spec.learns_as, batch, observations_of_type(world, spec.type_name), not spec.infers)
 
     def _refuse_shared_folders(self, specs: Sequence[JobSpec], again: bool = False) -> None:
         """Raises CommandRefused where two jobs would resume from each other's checkpoints, in one folder.

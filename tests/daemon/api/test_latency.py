@@ -1,5 +1,6 @@
 """The latency that an inference is answered with."""
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.arrays import Array
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.latency import LatencyModel, Stretch
 from hpcdl.core.model.plan import Profiles
@@ -94,3 +96,29 @@ def test_a_model_of_the_other_kind_is_refused(kind: str, synchronises: bool) -> 
     other = "training" if synchronises else "inference"
     assert str(answer).startswith(f"profile p is of {other}, the job is {kind}: another --kind, or another profile")
     assert not controller.world.jobs
+
+
+def test_a_deadline_by_class_is_computed_from_what_was_seen_of_the_type() -> None:
+    story = Story()
+    for batch in (8, 16, 64):
+        story.train(batch, rate=400 / (batch + 10))
+    journal = MemoryJournal()
+    controller = Controller(journal, all_policies(), Learner(lambda: story.world).profiles({}))
+    controller.world = copy(story.world)
+    controller.world.seq = 0  # its journal is empty
+
+    def deadline(at: int = 1, **more: Any) -> float:
+        spec = JobSpec(("python", "train.py"), "x", ect="prior", steps=1000, **({"model": "ResNet"} | more))
+        entry = cmd.Entry(spec, Array(sweep=(("bs", ("8", "32")),))) if spec.batch_sweep else spec
+        (answer,) = controller.step([cmd.Submit((entry,), f"r{at}{more}")], story.at)
+        if isinstance(answer, cmd.CommandRefused):
+            raise answer
+        (found,) = {controller.world.jobs[number].spec.deadline for number in answer}
+        return float(found or 0.0) - story.at
+
+    assert deadline(batch_size=16) == pytest.approx(2 + 1000 * 26 / 400, rel=0.1)
+    assert deadline(batch_size=32) == pytest.approx(2 + 1000 * 42 / 400, rel=0.1)
+    assert deadline(batch_sweep="bs") == deadline(2, batch_size=32), "of a sweep that of the longest"
+    for more in ({"batch_size": None}, {"batch_size": 32, "model": "other"}):
+        with pytest.raises(cmd.CommandRefused, match="--steps and jobs of its model, batch size and script"):
+            deadline(**more)
