@@ -102,7 +102,7 @@ def suspendable(trainer: Any, *, every: int | None = None, replay: bool = True) 
             from hpcdl.trainer.torch import Ranks
 
             self._step = state.global_step
-            structure.watch(rest.get("model"))
+            structure.report(rest.get("model"))
             if self._place is not None:
                 _restore_losses(trainer, self._place)
                 if self._batches is None:

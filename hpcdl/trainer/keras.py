@@ -24,7 +24,7 @@ from hpcdl.trainer.generators import HeldGenerators
 from hpcdl.trainer.group.peers import RankAgreement, agreement
 from hpcdl.trainer.keras_callbacks import OtherCallbacks
 from hpcdl.trainer.session import attach
-from hpcdl.trainer.structure import watch
+from hpcdl.trainer.structure import report
 
 POSITION = "position.json"
 BACKENDS = ("tensorflow", "torch", "jax")
@@ -193,7 +193,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | 
             self._logs = logs or {}
             if not self._said:  # once it is built
                 self._said = True
-                watch(model)
+                report(model)
             self._session.measure(self._logs)
             self._session.progress(self._step)
             asked = self._ranks.agree(self._session.should_suspend())

@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcdl.trainer.boundaries import Boundaries, read_place, require, write_place
 from hpcdl.trainer.generators import HeldGenerators
-from hpcdl.trainer.structure import watch_largest
+from hpcdl.trainer.structure import report_largest
 
 CHECKPOINT = "lightning.ckpt"
 HELD = ("_load_combined_loader_states", "_combined_loader", "_data_fetcher", "epoch_loop", "_restarting")
@@ -126,7 +126,7 @@ def suspendable(*, every: int | None = None) -> Any:
         def on_train_start(self, trainer: Any, module: Any) -> None:
             from hpcdl.trainer.torch import Ranks
 
-            watch_largest(module.children())  # a step calls these, and the module itself or not
+            report_largest(module.children())
             if module.automatic_optimization:  # else each of its optimizers' steps counts, and how many nobody knows
                 whole = trainer.estimated_stepping_batches
                 self._total = None if whole == float("inf") else int(whole)

@@ -1,15 +1,16 @@
 """What a model is made of, for the estimates of its rate: kinds of layers, parameters, bytes of activations.
 
-Said once an attempt, by the first rank: `watch(model)` looks at the first forward pass of a PyTorch module, or at a
-Keras model that is built. By it hpcdl finds the type of job that is most like a new one (GENIE, section 6). It imports
-no framework, changes nothing of the training, and says nothing where it does not know.
+Said once an attempt, by the first rank; by it hpcdl finds the type of job that is most like a new one (GENIE, section
+6). The helpers only look at a model (`report`), and touch nothing: what a PyTorch module's layers put out is known by
+hooks alone, and a module with hooks cannot be compiled as one graph, scripted, copied or stored whole. A script may
+have them (`watch`). No framework is imported, and nothing is said where it is not known.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hpcdl.trainer.session import attach, log
@@ -19,28 +20,50 @@ MOST_KINDS = 64
 
 
 def watch(model: Any) -> None:
-    """Report the structure of a model, once it is known: of a PyTorch module after its next forward pass. Of anything
-    else than a module of PyTorch, or a built model of Keras, nothing is said."""
-    session = attach()
-    if not session.inside or not session.writer:
-        return
-    try:
+    """Report the structure of a model with the bytes of its activations: of a PyTorch module after its next forward
+    pass, for which it has hooks, of a Keras model at once, if it is built. Of anything else nothing is said.
+
+    Not before the module is compiled, scripted, copied or stored whole.
+    """
+    _look(model, _Pass)
+
+
+def report(model: Any) -> None:
+    """Report the structure of a model at once: of a PyTorch module without the bytes of its activations."""
+    _look(model, lambda torch, module: _say(*_of_module(torch, module), None))
+
+
+def report_largest(models: Iterable[Any]) -> None:
+    """As `report`, of the module of PyTorch among these that has most parameters."""
+
+    def largest() -> Any:
+        torch = sys.modules.get("torch")
+        modules = [] if torch is None else [each for each in models if isinstance(each, torch.nn.Module)]
+        return max(modules, key=_parameters, default=None)
+
+    _safely(lambda: report(largest()))
+
+
+def _look(model: Any, of_module: Callable[[Any, Any], object]) -> None:
+    def look() -> None:
         torch, keras = sys.modules.get("torch"), sys.modules.get("keras")
         if keras is not None and isinstance(model, keras.Model):  # with PyTorch below it is a module, too
             if model.built:
                 _say(*_of_keras(model))
         elif torch is not None and isinstance(model, torch.nn.Module):
-            _Pass(torch, model)
-    except Exception as error:  # of a framework that is otherwise: training must not end by it
-        log.debug("the structure of the model is not known: %s", error)
+            of_module(torch, model)
+
+    _safely(look)
 
 
-def watch_largest(models: Iterable[Any]) -> None:
-    """As `watch`, of the module of PyTorch among these that has most parameters."""
-    torch = sys.modules.get("torch")
-    modules = [] if torch is None else [each for each in models if isinstance(each, torch.nn.Module)]
-    if modules and attach().inside:
-        watch(max(modules, key=_parameters))
+def _safely(look: Callable[[], object]) -> None:
+    """Looks on the first rank, inside of a job. A framework that is otherwise must not end the training."""
+    session = attach()
+    if session.inside and session.writer:
+        try:
+            look()
+        except Exception as error:
+            log.debug("the structure of the model is not known: %s", error)
 
 
 def _parameters(module: Any) -> int:
@@ -58,13 +81,12 @@ class _Pass:
 
     def __init__(self, torch: Any, model: Any) -> None:
         self._torch = torch
-        bare = model.module if hasattr(model, "module") and isinstance(model.module, torch.nn.Module) else model
-        if any(type(each).__name__ == "FullyShardedDataParallel" for each in bare.modules()):
-            return  # no rank has all of it
-        layers = [each for each in bare.modules() if not any(True for _ in each.children())]
-        self._kinds = Counter(type(each).__name__ for each in layers)
-        self._parameters = _parameters(bare)
+        bare = _unwrapped(torch, model)
+        self._kinds, self._parameters = _of_module(torch, model)
         self._bytes = self._samples = 0
+        if not self._kinds:
+            return
+        layers = _layers(bare)
         if _is_compiled(bare):
             self._end()
             return
@@ -76,10 +98,13 @@ class _Pass:
         self._hooks.append(bare.register_forward_hook(self._done))
 
     def _begin(self, module: Any, given: Any, named: Any = None) -> None:
-        first = next(self._tensors([given, named]), None)
         self._bytes, self._samples = 0, 0
-        if first is not None and first.dim():
-            self._samples = int(first.shape[0])
+        try:
+            first = next(self._tensors([given, named]), None)
+            if first is not None and first.dim():
+                self._samples = int(first.shape[0])
+        except Exception as error:  # of a tensor without a shape: the forward pass is the training's
+            log.debug("the number of samples is not known: %s", error)
 
     def _layer(self, module: Any, given: Any, made: Any) -> None:
         try:
@@ -103,6 +128,23 @@ class _Pass:
                 yield from self._tensors(each)
         elif isinstance(values, dict):
             yield from self._tensors(list(values.values()))
+
+
+def _unwrapped(torch: Any, model: Any) -> Any:
+    return model.module if hasattr(model, "module") and isinstance(model.module, torch.nn.Module) else model
+
+
+def _layers(module: Any) -> list[Any]:
+    """The modules that have no others below them."""
+    return [each for each in module.modules() if not any(True for _ in each.children())]
+
+
+def _of_module(torch: Any, model: Any) -> tuple[Counter[str], int]:
+    """Kinds of layers and parameters; nothing of a module of which no rank has all."""
+    bare = _unwrapped(torch, model)
+    if any(type(each).__name__ == "FullyShardedDataParallel" for each in bare.modules()):
+        return Counter(), 0
+    return Counter(type(each).__name__ for each in _layers(bare)), _parameters(bare)
 
 
 def _is_compiled(module: Any) -> bool:

@@ -19,7 +19,7 @@ from hpcdl.trainer import loop, rng
 from hpcdl.trainer.group.peers import JoinedRanks
 from hpcdl.trainer.keras_variables import global_generator
 from hpcdl.trainer.session import attach
-from hpcdl.trainer.structure import watch
+from hpcdl.trainer.structure import report
 
 CHECKPOINT = "checkpoint"  # the prefix of TensorFlow's own files
 STATES = "states.json"  # of each worker: its random states, and its replicas' own values
@@ -37,7 +37,7 @@ def steps(total: int, *, checkpoint: Any, every: int | None = None, agree_every:
     every worker. `agree_every`: as `peers.JoinedRanks` has it.
     """
     workers = Workers(_strategy(checkpoint), agree_every)
-    watch(getattr(checkpoint, "model", None))
+    report(getattr(checkpoint, "model", None))
 
     def write(folder: Path) -> None:
         save(folder, checkpoint, workers)

@@ -23,7 +23,7 @@ from hpcdl.trainer import loop
 from hpcdl.trainer.group.peers import JoinedRanks, RankAgreement
 from hpcdl.trainer.parts import capture_own, check_parts, restore_own, shared_parts
 from hpcdl.trainer.session import attach
-from hpcdl.trainer.structure import watch_largest
+from hpcdl.trainer.structure import report_largest
 from hpcdl.trainer.values import Values as Values  # `suspendable.Values` of a script
 
 RANDOM = "random.json"
@@ -257,7 +257,7 @@ def steps(
     if sharded is None:
         sharded = any(is_spread(part) for part in parts.values())
     if not sharded:
-        watch_largest(parts.values())
+        report_largest(parts.values())
 
         def write(folder: Path) -> None:
             save(folder, **parts)
@@ -303,7 +303,7 @@ def epochs(
 
     check(parts)
     if not any(is_spread(part) for part in parts.values()):
-        watch_largest(parts.values())
+        report_largest(parts.values())
     return torch_epochs.epochs(loader, total, every, accumulate, parts)
 
 

@@ -1,7 +1,10 @@
 """What the trainer library says of a model: by PyTorch and Keras, where they are there."""
 
+import copy
+import io
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,11 +80,59 @@ def test_what_is_called_by_keywords_and_puts_out_names(said: Said) -> None:
 def test_of_several_modules_the_largest(said: Said) -> None:
     torch = pytest.importorskip("torch")
     large, optimizer = small(torch), object()
-    structure.watch_largest([torch.nn.Linear(2, 2), large, optimizer])
-    large(torch.zeros(1, 8))
-    assert said.packets[0]["parameters"] == 450
-    structure.watch_largest([optimizer])
+    structure.report_largest([torch.nn.Linear(2, 2), large, optimizer])
+    assert (said.packets[0]["parameters"], said.packets[0]["activation_bytes"]) == (450, None)
+    structure.report_largest([optimizer])
+    structure.report_largest([torch.nn.LazyLinear(3), large])
     assert len(said.packets) == 1
+
+
+def compiled(torch: Any, model: Any) -> Any:
+    torch.compile(model, fullgraph=True, backend="eager")(torch.zeros(3, 8)).sum().backward()
+
+
+def stored(torch: Any, model: Any) -> Any:
+    torch.save(model, io.BytesIO())
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is to go
+@pytest.mark.parametrize(
+    "use",
+    [
+        compiled,
+        stored,
+        lambda torch, model: copy.deepcopy(model),
+        lambda torch, model: torch.jit.script(model),
+        lambda torch, model: torch.jit.trace(model, torch.zeros(3, 8)),
+    ],
+    ids=["compiled", "stored", "copied", "scripted", "traced"],
+)
+def test_what_the_helpers_report_leaves_the_module_alone(said: Said, use: Callable[[Any, Any], Any]) -> None:
+    """Hooks would end all of these."""
+    torch = pytest.importorskip("torch")
+    model = small(torch)
+    structure.report_largest([model])
+    assert len(said.packets) == 1
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    use(torch, model)
+
+
+@pytest.mark.filterwarnings("ignore")  # nested tensors are a prototype
+def test_what_has_no_shape_does_not_end_the_pass(said: Said) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Padded(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = torch.nn.Linear(2, 2)
+
+        def forward(self, given: Any) -> Any:
+            return torch.nested.to_padded_tensor(given, 0.0)
+
+    model = Padded()
+    structure.watch(model)
+    assert model(torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])).shape == (2, 3)
+    assert [packet["activation_bytes"] for packet in said.packets] == [None]
 
 
 def test_of_what_is_compiled_the_activations_are_not_known(said: Said) -> None:
@@ -109,7 +160,7 @@ def test_only_the_first_rank_says_it_and_only_inside(session: Said, monkeypatch:
     monkeypatch.setattr(structure, "attach", lambda: session)
     model = small(torch)
     structure.watch(model)
-    structure.watch_largest([model])
+    structure.report_largest([model])
     model(torch.zeros(1, 8))
     assert session.packets == []
     assert not model._forward_hooks

@@ -88,7 +88,11 @@ def _of_most_alike(world: World, spec: JobSpec, profiles: Profiles) -> Predictio
     if of_type.structure is None:
         return Prediction(None, f"{unknown}: no trainer of its type has said what its model is made of")
     if of_type.structure.activation_bytes is None:
-        return Prediction(None, f"{unknown}: its trainer could not say the bytes of its activations")
+        return Prediction(
+            None,
+            f"{unknown}: its trainer did not say the bytes of its activations "
+            "(structure.watch(model) of hpcdl.trainer does)",
+        )
     others = [
         (name, seen.structure)
         for name, seen in world.observed.items()

@@ -198,7 +198,9 @@ def test_no_neighbour_no_answer_and_never_by_name() -> None:
             "nothing says its rate at batch size 32: no type that was profiled is like its model"
         )
     structured(story, "compiled", None)
-    assert words(story, 32, "compiled").endswith("32: its trainer could not say the bytes of its activations")
+    assert words(story, 32, "compiled").endswith(
+        "its trainer did not say the bytes of its activations (structure.watch(model) of hpcdl.trainer does)"
+    )
     structured(story, "few", 100)
     story.train(16, rate=2.0, model="few")
     structured(story, "other", 201)
