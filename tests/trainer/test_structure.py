@@ -121,7 +121,7 @@ def test_what_the_helpers_report_leaves_the_module_alone(said: Said, use: Callab
 def test_what_has_no_shape_does_not_end_the_pass(said: Said) -> None:
     torch = pytest.importorskip("torch")
 
-    class Padded(torch.nn.Module):  # type: ignore[name-defined,misc]
+    class Padded(torch.nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.unused = torch.nn.Linear(2, 2)
