@@ -337,7 +337,7 @@ def _decides_of_model(world: World, event: ev.ModelReported) -> Decision:
     )
 
 
-@effect(ev.ModelReported, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=_decides_of_model)
+@effect(ev.ModelReported, during=(GATED, RUNNING, SAVING), writes=("jobs", "observed"), decides=_decides_of_model)
 def _model_reported(world: World, event: ev.ModelReported, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
