@@ -32,7 +32,7 @@ class Scene:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.world: World = stage.world
-        self.reasons = stage.controller.reasons
+        self.reasons, self.solver = stage.controller.reasons, ""
         about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("wanted",))
         hub = SimpleNamespace(heartbeats=dict, nodes=tuple)
         self.api = ApiContext(cast(Any, self), cast(Any, hub), cast(Any, None), stage.profiles, about)

@@ -289,7 +289,7 @@ def test_an_array_is_one_row_that_unfolds(scene: Scene, window: Window) -> None:
 
 def test_a_job_changes_while_it_is_looked_at(scene: Scene, window: Window) -> None:
     page = window.page
-    assert "RUNNING" in page.locator("#running").inner_text()
+    until(page, "document.querySelector('#running').textContent.includes('RUNNING')")  # it may be of the test before
     tell(scene.fake, **two_jobs("SUSPENDING"))
     until(page, "document.querySelector('#running').textContent.includes('SUSPENDING')")
     tell(scene.fake, running=[], names={}, nodes=[node("n1", gpu(0))])
