@@ -50,28 +50,29 @@ class Enough(Exception):
 class Counted:
     """A solver's counts, each compared with the exact ones."""
 
-    def __init__(self, solver: str, limit_s: float, plans: PlanThread) -> None:
+    def __init__(self, solver: str, limit_s: float, plans: PlanThread, most: int) -> None:
+        self.most = most
         self.counts = MilpCounts(solver, limit_s, plans.solve)
         self.seconds: list[float] = []
         self.apart = 0.0
-        self.words: set[str] = set()
 
     def __call__(self, trainers: Sequence[ElasticTrainer], capacities: Sequence[int]) -> CountedNodes:
+        if self.counts.solves >= self.most:  # what is begun after the last one is given up
+            return exact_counts(trainers, capacities)
         before, began = self.counts.solves, time.perf_counter()
         found = self.counts(trainers, capacities)
         if self.counts.solves > before:
             self.seconds.append(time.perf_counter() - began)
             exact = exact_counts(trainers, capacities).allotment
             self.apart = max(self.apart, abs(found.allotment.value - exact.value) / max(1e-9, abs(exact.value)))
-            self.words.add(found.solver)
         return found
 
 
 class Live(Simulation):
     """A simulation whose Controller runs in the daemon's loop, on the virtual clock."""
 
-    def __init__(self, load: Workload, journal: SqliteJournal, counted: Counted, plans: PlanThread, most: int) -> None:
-        self.ledger, self.counted, self.plans, self.most = journal, counted, plans, most
+    def __init__(self, load: Workload, journal: SqliteJournal, counted: Counted, plans: PlanThread) -> None:
+        self.ledger, self.counted, self.plans = journal, counted, plans
         self.requests: list[Request] = []
         policies = all_policies(Reallocation(t_fwd_s=120.0), counting=counted)
         super().__init__(load, "bftrainer", policies, Conditions(objective="throughput", progress_s=1e9), None)
@@ -100,7 +101,7 @@ class Live(Simulation):
             self.at(max(wake_at, self.now + 1e-3), partial(self._wake, wake_at))
         for request in requests:
             self._agents.take(request)
-        if self.counted.counts.solves >= self.most:
+        if self.counted.counts.solves >= self.counted.most:
             raise Enough
 
 
@@ -146,8 +147,8 @@ def main() -> int:
     took: list[float] = []
     with tempfile.TemporaryDirectory() as folder, SqliteJournal(Path(folder) / "ledger.sqlite") as journal:
         plans = PlanThread(lambda command: live.loop.send(command))
-        counted = Counted(given.solver, given.limit, plans)
-        live = Live(load, journal, counted, plans, given.decisions)
+        counted = Counted(given.solver, given.limit, plans, given.decisions)
+        live = Live(load, journal, counted, plans)
         live.conditions = Conditions(until_s=(given.decisions + 10) * GAP_S, objective="throughput")
         ended = threading.Event()
         submits = threading.Thread(target=submit_until, args=(ended, live.loop, took))
