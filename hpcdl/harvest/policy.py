@@ -4,7 +4,7 @@ How many nodes are for whom is decided by the same optimisation: packing takes p
 group of nodes, whose value of n nodes is what the jobs that would share them train there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcdl.adaptive import Adaptive
@@ -15,15 +15,15 @@ from hpcdl.harvest.packing import packs_of, trainer_of
 from hpcdl.marble import Marble
 from hpcdl.milp import Reallocation
 from hpcdl.milp.case import AllocationCase, case_of
-from hpcdl.milp.counting import Counting, exact_counts
+from hpcdl.milp.counting import Counting
 from hpcdl.milp.layout import NodeCounts
-from hpcdl.milp.policy import placed, solved
+from hpcdl.milp.policy import NodeOptimiser, placed, solved
 from hpcdl.milp.values import lefts_of
 from hpcdl.placement.pool import no_nodes
 from hpcdl.solver import ElasticTrainer
 
 
-class Harvest:
+class Harvest(NodeOptimiser):
     """Elastic trainers over whole nodes as `bftrainer`; jobs on single nodes as `packing` says, on the other nodes.
 
     Jobs that may have more than one node are trainers. What they do not get is for packing; what single-node jobs hold
@@ -31,24 +31,12 @@ class Harvest:
     """
 
     name = "harvest"
-    deadlines = "deadline"
     sharing = BY_SETTING
 
     def __init__(self, settings: Reallocation | None = None, counting: Counting | None = None) -> None:
-        """`counting`: as `BFTrainer` takes it."""
-        self.settings = settings or Reallocation()
-        self._counting = counting
+        """See `NodeOptimiser`."""
+        super().__init__(settings, counting)
         self.packing: Policy = Marble() if self.settings.packing == "marble" else Adaptive()
-
-    def decide(self, view: View) -> Plan:
-        """See `Policy.decide`."""
-        return self._decide(view, exact_counts)
-
-    @property
-    def deliberate(self) -> Callable[[View], Plan] | None:
-        """See `Policy.deliberate`."""
-        counting = self._counting
-        return None if counting is None else lambda view: self._decide(view, counting)
 
     def _decide(self, view: View, counting: Counting) -> Plan:
         wide = frozenset(job.id for job in view.jobs if job.nodes_max > 1)

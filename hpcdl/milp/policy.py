@@ -5,6 +5,7 @@ plan: case.py, values.py, hpcdl/solver, layout.py, break_even.py, reasons.py. hp
 packing beside it. No policy keeps state.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,15 +27,9 @@ PATIENCE_RUNS = 4.0
 of all jobs, it must then get nodes, whatever that costs. When it is done another one is first: nobody starves."""
 
 
-class BFTrainer:
-    """Section 3 of the paper at every decision, over counts of nodes (which suffice: hpcdl/solver).
+class NodeOptimiser(ABC):
+    """What the policies have in common that decide numbers of nodes by optimisation."""
 
-    FCFS: the first jobs, as many as may run in parallel, are the trainers (`case_of`). Each gets as many whole nodes as
-    are best for all of them together over the forward-looking time, rescale costs included (`values`). Who falls below
-    its fewest nodes waits. Where it is known when nodes leave, nothing is started or grown on them that cannot pay.
-    """
-
-    name = "bftrainer"
     deadlines = "deadline"
 
     def __init__(self, settings: Reallocation | None = None, counting: Counting | None = None) -> None:
@@ -51,6 +46,21 @@ class BFTrainer:
         """See `Policy.deliberate`."""
         counting = self._counting
         return None if counting is None else lambda view: self._decide(view, counting)
+
+    @abstractmethod
+    def _decide(self, view: View, counting: Counting) -> Plan:
+        """The plan for the view, by counts of `counting`."""
+
+
+class BFTrainer(NodeOptimiser):
+    """Section 3 of the paper at every decision, over counts of nodes (which suffice: hpcdl/solver).
+
+    FCFS: the first jobs, as many as may run in parallel, are the trainers (`case_of`). Each gets as many whole nodes as
+    are best for all of them together over the forward-looking time, rescale costs included (`values`). Who falls below
+    its fewest nodes waits. Where it is known when nodes leave, nothing is started or grown on them that cannot pay.
+    """
+
+    name = "bftrainer"
 
     def _decide(self, view: View, counting: Counting) -> Plan:
         case = case_of(view, self.settings.parallel)

@@ -52,7 +52,7 @@ class IdleRecord:
         Raises RecordError where nobody polled.
         """
         if any(piece.polls is None for piece in self.pieces):
-            raise RecordError("nobody polled for a CSV file: nodes idle in a single poll are told by a record's folder")
+            raise RecordError("nobody polled for a CSV file: only a record says which nodes idle in a single poll")
         return replace(self, pieces=tuple(piece for piece in self.pieces if piece.polls != 1))
 
     def joined(self) -> tuple[tuple[str, float, float], ...]:

@@ -292,8 +292,10 @@ def test_a_job_changes_while_it_is_looked_at(scene: Scene, window: Window) -> No
     until(page, "document.querySelector('#running').textContent.includes('RUNNING')")  # it may be of the test before
     tell(scene.fake, **two_jobs("SUSPENDING"))
     until(page, "document.querySelector('#running').textContent.includes('SUSPENDING')")
+    assert "RUNNING" not in page.locator("#running").inner_text()
     tell(scene.fake, running=[], names={}, nodes=[node("n1", gpu(0))])
     until(page, "document.querySelector('#running').textContent.includes('No job holds a GPU.')")
+    assert "SUSPENDING" not in page.locator("#running").inner_text()
 
 
 def test_a_log_is_followed(scene: Scene, window: Window) -> None:
