@@ -342,13 +342,14 @@ def pilot_nodes(home: Home) -> list[str]:
 
 @pytest.mark.long
 def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path) -> None:
-    """Two nodes are busy, a job of four waits for them: until then the other two train."""
+    """Two nodes are busy, a job of four waits for them: until then the other two train, as BFTrainer's program says."""
     go = slurm.folder / "go"
     busy = slurm.submit(f"while [ ! -e {go} ]; do sleep 0.05; done", "-w", "n[1-2]", "--exclusive", "-t", "5")
     slurm.until_state(busy, "RUNNING")
     big = slurm.submit("exec sleep 1000", "-N4", "--exclusive", "-t", "10")
     slurm.wait_for(lambda: "planned" in slurm.node_states().values(), what="a plan for the large job")
-    home = with_pilots(make_home, tmp_path, "scavenge", 2, node_name="login")
+    program = {"milp_solver": "highs", "milp_time_limit": 60}
+    home = with_pilots(make_home, tmp_path, "scavenge", 2, node_name="login", **program)
     home.start_outside(4)
     job = home.elastic("1:3", STEPS, "--step-s", 0.05, "--save-every", STEPS)
     home.until(lambda: home.placement(job) == ["login", "n3", "n4"] and trains(home, job))
@@ -362,6 +363,8 @@ def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home:
     go.unlink()
     slurm.until_state(big, "RUNNING")
     home.until(lambda: home.placement(job) == ["login"] and trains(home, job))
+    home.until(lambda: home.cli("why", str(job), "--json")["solver"] == "highs over nodes: proven optimal")
+    assert "TroubleSeen" not in {event["kind"] for event in home.events()}
     home.cli("cancel", str(job))
 
 
