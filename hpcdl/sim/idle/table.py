@@ -111,7 +111,7 @@ def table_of(record: IdleRecord, nodes: int | None = None) -> IdleTable:
     ends = np.array([piece.end for piece in record.pieces])
     joined = np.array([piece.joined for piece in record.pieces], dtype=bool)
     left = np.array([piece.left for piece in record.pieces], dtype=bool)
-    lengths = ends - begins
+    lengths = np.round(ends - begins, 6)  # a difference of two dates is off by parts of a microsecond
     hours, idle_h = record.seconds / HOUR_S, float(lengths.sum()) / HOUR_S
     joins, leaves = np.unique(begins[joined]), np.unique(ends[left])
     first = any(piece.span == 0 and not piece.joined for piece in record.pieces)

@@ -11,6 +11,7 @@ import pytest
 from hpcdl.batch.record.lines import RecordError
 from hpcdl.batch.record.pieces import IdlePiece, IdleRecord, read_record
 from hpcdl.sim.idle import table_of
+from hpcdl.sim.idle.table import MARKS_MIN
 from hpcdl.sim.readers import read_idle_record
 from tests.batch.record.polls import Poll, random_polls, seen, write, written
 from tests.support.extent import ALL
@@ -139,3 +140,13 @@ def _record(polls: Sequence[Poll]) -> IdleRecord:
         for node, begin, end, joined, left, many in sorted(seen(polls))
     ]
     return IdleRecord(tuple(pieces), tuple(zip(begins, ends, strict=True)))
+
+
+def test_equal_lengths_are_one_however_late_the_dates_are() -> None:
+    """A second at 1.8e9 s is a difference of floats that is off by 0.2 microseconds."""
+    origin = 1_796_035_394.449
+    begins = [round(origin + 30.013 * number, 3) for number in range(200)]
+    pieces = tuple(IdlePiece("a", begin, round(begin + 600, 3)) for begin in begins)
+    table = table_of(IdleRecord(pieces, ((begins[0], begins[-1] + 600),)))
+    assert table.cdf[0] == pytest.approx((10.0, 1.0, 1.0), abs=1e-12)
+    assert [row[0] for row in table.cdf] == list(MARKS_MIN)
