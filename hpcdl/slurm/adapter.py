@@ -141,6 +141,8 @@ class Slurm:
             seen = nodes.nodes_of_json(self._ask(nodes.nodes_argv(True)))
         except (BatchError, ValueError):
             raise trouble from None
+        if not seen:
+            raise trouble
         self._grouped = False
         return IdleNodes(frozenset(node.name for node in seen if node.for_anybody), len(seen))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hpcdl.batch.adapter import IdleNodes
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.units import expand_nodes, gpu_kind
 from hpcdl.slurm.text import columns, described, entries, expand, hosts, number, rows, string, told, words
 
@@ -89,7 +90,7 @@ def all_argv() -> list[str]:
 
 
 def idle_of_text(text: str) -> IdleNodes:
-    """What idles, of what `all_argv` prints. Raises as `rows` does.
+    """What idles, of what `all_argv` prints. Raises as `rows` does, and where no node is listed: silence says nothing.
 
     Lists are not remembered as `expand` does: a recorder sees thousands of long ones in its weeks.
     """
@@ -98,7 +99,12 @@ def idle_of_text(text: str) -> IdleNodes:
     for names, state, used in rows(text, _OF_ALL):
         alike = SlurmNode("", (), states_of(state), gpus_used=gpus_of(used)[0])
         (idle if alike.for_anybody else others).update(expand_nodes(told(names)))
-    return IdleNodes(frozenset(idle - others), len(idle | others))
+    every = idle | others
+    if not every:
+        raise BatchError("it lists no node at all")
+    if cut := next((name for name in every if "[" in name or "]" in name), None):
+        raise BatchError(f"it printed a list of nodes that nobody understands: {cut[:80]}")
+    return IdleNodes(frozenset(idle - others), len(every))
 
 
 def shown_argv() -> list[str]:

@@ -498,6 +498,12 @@ def test_what_idles_is_read_as_json_where_text_is_not_understood(text: str) -> N
     assert [argv[1][:8] for argv in run.asked] == ["--Format", "--json", "--json"]
 
 
+def test_no_node_in_text_and_in_json_is_no_answer() -> None:
+    run = FakeSlurm({"--json": '{"nodes": [], "errors": []}', "^sinfo --Format": "NODELIST|STATE|GRES_USED|\n"})
+    with pytest.raises(BatchError, match="sinfo: it lists no node at all"):
+        Slurm(run).idle_nodes()
+
+
 def test_an_answer_that_is_neither_is_none() -> None:
     run = FakeSlurm({"sinfo": "Welcome to the cluster\n"})
     with pytest.raises(BatchError, match="sinfo: it printed no header: Welcome to the cluster"):

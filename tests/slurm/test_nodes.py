@@ -61,6 +61,19 @@ def test_what_idles_of_all_nodes_in_text() -> None:
         idle_of_text(twice[:-12])
 
 
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("", "it lists no node at all"),
+        ("(null)|idle|gpu:0|\n", "it lists no node at all"),
+        ("n[1-4,|idle|gpu:0|\n", r"a list of nodes that nobody understands: n\[1-4,"),
+    ],
+)
+def test_an_answer_without_nodes_concludes_nothing(rows: str, words: str) -> None:
+    with pytest.raises(BatchError, match=words):
+        idle_of_text(f"NODELIST|STATE|GRES_USED|\n{rows}")
+
+
 @pytest.mark.parametrize("version", ["22.05", "24.11"])
 def test_drained_and_reserved_nodes(version: str) -> None:
     nodes = {node.name: node for node in nodes_of_json(recorded(f"{version}-drained-reserved-nodes.json"))}
