@@ -118,6 +118,8 @@ class Lsf:
         self._environ = environ
         self._form: Form | None = None
         self._bhosts = 0
+        self._idle_by = ""  # the command that has said what idles
+        self._cpus: dict[str, int] = {}  # by host; one that lshosts does not list this time has what it had
         self._no_bslots = not self._calls.has("bslots")
         self._without: frozenset[str] = frozenset()
         self._by_file = ways.submit_by == "file"
@@ -205,19 +207,38 @@ class Lsf:
         return tuple(replace(hole, preemptable=not why, why_not=why) for hole in holes)
 
     def idle_nodes(self) -> IdleNodes:
-        """See BatchAdapter. By bhosts; without an answer of it by bslots -l, and jobstat for the number of nodes."""
+        """See BatchAdapter. By bhosts; where that has never answered by bslots -l, and jobstat for the number of nodes.
+
+        The two do not show the same hosts, so what has answered once is asked for good.
+        """
+        if self._idle_by == "bslots":
+            return self._idle_by_windows()
         try:
             rows = self._rows()
         except BatchError as error:
-            try:
-                names = whole_hosts(self._windows() or ())
-            except BatchError:
-                raise error from None
-            if names is None:
-                raise BatchError(f"{error}; bslots -l names no hosts", away=error.away) from None
-            return IdleNodes(names, self._nodes_in_all())
+            if self._idle_by == "bhosts":
+                raise
+            return self._idle_by_windows(error)
         slots = self._slots(rows)
+        if not slots:
+            raise BatchError("bhosts: it shows no host that computes, or not how many slots one has", again=True)
+        self._idle_by = "bhosts"
         return IdleNodes(frozenset(text.short(row.name) for row in rows if row.unused) & slots.keys(), len(slots))
+
+    def _idle_by_windows(self, refusal: BatchError | None = None) -> IdleNodes:
+        """What idles by bslots -l. `refusal`: that of bhosts, which is raised where this is not answered either."""
+        try:
+            windows = self._windows()
+        except BatchError as error:
+            raise refusal or error from None
+        if windows is None:
+            raise refusal or BatchError("bslots: it is refused now", again=True)
+        names = whole_hosts(windows)
+        if names is None:
+            said = "" if refusal is None else f"{refusal}; "
+            raise BatchError(f"{said}bslots -l names no hosts", away=refusal is not None and refusal.away)
+        self._idle_by = "bslots"
+        return IdleNodes(names, self._nodes_in_all())
 
     def _nodes_in_all(self) -> int | None:
         if not self._calls.has("jobstat"):
@@ -432,10 +453,9 @@ class Lsf:
         return rows
 
     def _slots(self, rows: Sequence[HostRow]) -> dict[str, int]:
-        cpus: dict[str, int] = {}
         if any(row.most is None for row in rows) and self._calls.has("lshosts"):
-            cpus = parse_lshosts(self._calls.ask(lshosts_argv()).out)
-        return slots_of(rows, cpus)
+            self._cpus |= parse_lshosts(self._calls.ask(lshosts_argv()).out)
+        return slots_of(rows, self._cpus)
 
     def _gpus_of(self, rows: Sequence[HostRow]) -> dict[str, HostGpus]:
         """GPUs by host, {} where LSF reports none at all. `rows`: known hosts, which have none if not listed."""

@@ -363,3 +363,41 @@ def test_without_bhosts_windows_say_what_idles() -> None:
     for bslots, told in ((table, "; bslots -l names no hosts$"), ("rubbish\n", "No such file or directory$")):
         with pytest.raises(BatchError, match=f"cannot run bhosts: .*{told}"):
             Fake(bhosts=gone, bslots=bslots).lsf().idle_nodes()
+
+
+def test_what_has_said_what_idles_is_asked_for_good() -> None:
+    """bhosts and bslots do not show the same hosts: a poll of the other one would be a change that never was."""
+    down = Completed("", "lsid: Failed in an LSF library call\n", 255)
+    lsf = Fake(bhosts=[RESERVED, down, RESERVED], bslots=WINDOWS).lsf()
+    seen = lsf.idle_nodes()
+    with pytest.raises(BatchError, match="bhosts: "):
+        lsf.idle_nodes()
+    assert lsf.idle_nodes() == seen
+    fake = Fake(bhosts=[down, RESERVED], bslots=[WINDOWS, down, down, WINDOWS])
+    lsf = fake.lsf()
+    seen = lsf.idle_nodes()
+    with pytest.raises(BatchError, match="bslots: "):
+        lsf.idle_nodes()
+    assert lsf.idle_nodes() == seen
+    assert len(fake.of("bhosts")) == 1
+
+
+def test_bslots_that_is_refused_does_not_say_that_nothing_idles() -> None:
+    gone = BatchError("cannot run bhosts: No such file or directory", away=True)
+    refused = Completed("", "bslots: illegal option -- l\nUsage: bslots\n", 255)
+    with pytest.raises(BatchError, match="cannot run bhosts"):
+        Fake(bhosts=gone, bslots=refused).lsf().idle_nodes()
+
+
+def test_hosts_whose_slots_lshosts_does_not_say_this_time_have_what_they_had() -> None:
+    bhosts = RESERVED.replace(
+        "n1.x               ok                 -      4", "n1.x               ok                 -      -"
+    )
+    lshosts = "HOST_NAME type model cpuf ncpus maxmem maxswp server RESOURCES\nn1.x X86_64 P9 250.0 4 1G - Yes (CN)\n"
+    lsf = Fake(bhosts=bhosts, lshosts=[lshosts, NOTHING]).lsf()
+    seen = lsf.idle_nodes()
+    assert (sorted(seen.names), seen.nodes) == (["n1", "n2"], 4)
+    assert lsf.idle_nodes() == seen
+    unlimited = "\n".join(line.replace("-      4 ", "-      - ") for line in RESERVED.splitlines())
+    with pytest.raises(BatchError, match="bhosts: it shows no host that computes"):
+        Fake(bhosts=unlimited, lshosts=NOTHING).lsf().idle_nodes()
