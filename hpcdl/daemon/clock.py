@@ -15,7 +15,10 @@ class WallClock:
 
     def __init__(self, not_before: float) -> None:
         """`not_before`: the time of the newest event in the ledger."""
-        self._base = max(time.time(), not_before) - time.monotonic()
+        at = time.time()
+        self.set_back = at < not_before
+        """Whether the time of day lies before `not_before`: how long ago that was is not known."""
+        self._base = max(at, not_before) - time.monotonic()
 
     def now(self) -> float:
         """Seconds since the epoch, monotonic within and across daemons of one ledger."""

@@ -104,6 +104,17 @@ def test_a_killed_recorder_is_followed_by_another(hpcdl: Run, sinfo: Path, tmp_p
     assert len(starts) >= 2
 
 
+def test_a_record_that_ends_in_the_future_goes_on_behind_a_gap(hpcdl: Run, sinfo: Path, tmp_path: Path) -> None:
+    """Its clock was wrong: how long nobody looked is not known, so nothing is concluded from what idled then."""
+    folder = tmp_path / "record"
+    assert hpcdl("holes", "--record", folder, "--polls", 1).code == 0
+    mark = json.loads((folder / "last-poll.json").read_text())
+    (folder / "last-poll.json").write_text(json.dumps({**mark, "at": 4e9}))
+    assert hpcdl("holes", "--record", folder, "--polls", 1).code == 0
+    record = read_record(folder)
+    assert (len(record.spans), record.spans[1][0] >= 4e9) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [

@@ -5,7 +5,8 @@
     lock                                           one recorder at a time
 
 A line is one write, after which the mark of its poll follows: whoever is killed at any moment loses one poll at most. A
-segment is packed into a file of another name before it is removed. Who reads needs no lock.
+segment is packed into a file of another name before it is removed. Who reads needs no lock. A link is never written
+through: in a folder that others may write, it would lead to any file of ours.
 """
 
 import errno
@@ -27,6 +28,7 @@ LIMIT_BYTES = 95_000_000
 
 _SEGMENT = re.compile(r"idle-(\d{6,})\.jsonl(\.gz)?")
 _MARK, _LOCK = "last-poll.json", "lock"
+_UNFINISHED = re.compile(r"(idle-\d{6,}\.jsonl\.gz|last-poll\.json)\.tmp")
 _STEP = "put a whole copy there, or record into another folder"
 
 
@@ -34,8 +36,10 @@ def segments(folder: Path) -> dict[int, Path]:
     """The segments by number, in order; of one that is there twice, as while it is packed, the packed one."""
     found: dict[int, Path] = {}
     for name in sorted(os.listdir(folder)):
-        if match := _SEGMENT.fullmatch(name):
-            found[int(match[1])] = folder / name  # idle-1.jsonl sorts before idle-1.jsonl.gz
+        path = folder / name
+        # One that is gone was packed just now, and is not left out: that would be a gap in the numbers.
+        if (match := _SEGMENT.fullmatch(name)) and (path.is_file() or not path.exists()):
+            found[int(match[1])] = path  # idle-1.jsonl sorts before idle-1.jsonl.gz
     return dict(sorted(found.items()))
 
 
@@ -86,6 +90,18 @@ def _read_segment(path: Path, *, cut: bool) -> Iterator[tuple[RecordLine, str, i
         at = end
 
 
+def _last_poll(path: Path, *, cut: bool) -> tuple[PollMark | None, int]:
+    """The last poll that has a line in a segment, None where none has, and where that line ends in the file."""
+    last, every_s, size = None, 0.0, 0
+    for line, _, end in _read_segment(path, cut=cut):
+        if isinstance(line, StartLine):
+            last, every_s = line.mark, line.mark.every_s
+        else:
+            last = PollMark(line.at, line.number, every_s)
+        size = end
+    return last, size
+
+
 def _data(path: Path) -> bytes:
     try:
         data = path.read_bytes()
@@ -95,6 +111,16 @@ def _data(path: Path) -> bytes:
         path = path.with_name(f"{path.name}.gz")
         data = path.read_bytes()
     return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A file to write. Raises RecordError for a link, OSError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise RecordError(f"{path} is a link, and is not written through: put the file itself there") from None
 
 
 class RecordFolder:
@@ -109,6 +135,8 @@ class RecordFolder:
         self, folder: Path, segment_bytes: int = SEGMENT_BYTES, limit_bytes: int = LIMIT_BYTES, *, sync: bool = True
     ) -> None:
         self._made = not folder.exists()
+        if self._made and folder.is_symlink():
+            raise RecordError(f"{folder} is a link that leads nowhere: make the folder first, or name another one")
         folder.mkdir(exist_ok=True)
         if not segments(folder) and (others := set(os.listdir(folder)) - {_MARK, _LOCK}):
             raise RecordError(f"{folder} holds other files ({min(others)[:40]}): name a folder for the record alone")
@@ -126,24 +154,21 @@ class RecordFolder:
 
     @property
     def full(self) -> bool:
-        """Whether the next line is to be a start line, which begins a new segment."""
-        return self._file is None or self._size >= self._segment_bytes
+        """Whether the next line is to be a start line, which begins a segment."""
+        return self._file is None or not 0 < self._size < self._segment_bytes
 
     def append(self, line: RecordLine) -> None:
-        """Writes a line, to the disk. Raises OSError, and then nothing of it is there."""
-        if isinstance(line, StartLine) and self.full:
+        """Writes a line, to the disk. Raises OSError, and then it is as if it had not been tried."""
+        if isinstance(line, StartLine) and (self._file is None or self._size >= self._segment_bytes):
             self._next_segment()
         assert self._file is not None
         data = text_of(line).encode()
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
-            if self._sync:
-                os.fsync(self._file)
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
+        os.ftruncate(self._file, self._size)  # what a line that failed has left
+        written = 0
+        while written < len(data):
+            written += os.write(self._file, data[written:])
+        if self._sync:
+            os.fsync(self._file)
         self._size += len(data)
 
     def mark(self, mark: PollMark) -> None:
@@ -164,7 +189,7 @@ class RecordFolder:
         self._file = self._lock = None
 
     def _locked(self) -> int:
-        file = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = _opened(self._folder / _LOCK, os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -181,23 +206,22 @@ class RecordFolder:
         listed = segments(self._folder)
         for name in os.listdir(self._folder):
             twice = _SEGMENT.fullmatch(name) and self._folder / name not in listed.values()
-            if twice or name.endswith(".tmp"):
+            if twice or _UNFINISHED.fullmatch(name):
                 (self._folder / name).unlink()
         if not listed:
             return
-        self._number, path = max(listed.items())
-        every_s = 0.0
-        for line, _, end in _read_segment(path, cut=True):
-            if isinstance(line, StartLine):
-                self.last, every_s = line.mark, line.mark.every_s
-            else:
-                self.last = PollMark(line.at, line.number, every_s)
-            self._size = end
+        self._number = max(listed)
+        if listed[self._number].suffix != ".gz":
+            self._file = _opened(listed[self._number], os.O_APPEND)
+        for number, path in reversed(listed.items()):  # the last one may be without a line
+            self.last, size = _last_poll(path, cut=number == self._number)
+            self._size = size if number == self._number else self._size
+            if self.last is not None:
+                break
         mark = last_mark(self._folder)
         if mark is not None and (self.last is None or mark.number >= self.last.number):
             self.last = mark
-        if path.suffix != ".gz":
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        if self._file is not None:
             os.ftruncate(self._file, self._size)
 
     def _next_segment(self) -> None:
@@ -208,10 +232,8 @@ class RecordFolder:
             path.unlink()
             os.close(self._file)
             self._file = None
+        self._file = _opened(self._path(self._number + 1), os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         self._number += 1
-        self._file = os.open(
-            self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
         self._size = 0
         listed = segments(self._folder)
         bytes_ = {number: path.stat().st_size for number, path in listed.items()}
@@ -225,7 +247,7 @@ class RecordFolder:
 
     def _replace(self, name: str, data: bytes) -> None:
         unfinished = self._folder / f"{name}.tmp"
-        with unfinished.open("wb") as file:
+        with os.fdopen(_opened(unfinished, os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(data)
             if name != _MARK:  # a mark that a crash of the machine takes costs the polls since the last change
                 file.flush()

@@ -12,13 +12,16 @@ LATE_S = 10.0
 
 
 class IdleRecorder:
-    """Takes the answers of a batch system, in order. `folder`: may hold a record, which goes on."""
+    """Takes the answers of a batch system, in order. `folder`: may hold a record, which goes on. `gap`: how long ago
+    its last poll was is not known, for the clock was set back.
+    """
 
-    def __init__(self, folder: RecordFolder, every_s: float, system: str) -> None:
+    def __init__(self, folder: RecordFolder, every_s: float, system: str, *, gap: bool = False) -> None:
         self._folder, self._every_s, self._system = folder, every_s, system
         self._idle: frozenset[str] | None = None
         self._nodes: int | None = None
         self._missed = True  # what was before this recorder nobody has seen
+        self._gap = gap
 
     def miss(self) -> None:
         """A poll had no answer."""
@@ -37,13 +40,13 @@ class IdleRecorder:
             self._folder.append(line)
             self._idle, self._nodes = seen.names, nodes
         self._folder.mark(mark)
-        self._missed = False
+        self._missed = self._gap = False
         return line is not None
 
     def _line(
         self, mark: PollMark, last: PollMark | None, idle: frozenset[str], nodes: int | None
     ) -> RecordLine | None:
-        gap = last is not None and self._is_gap(last, mark)
+        gap = last is not None and (self._gap or self._is_gap(last, mark))
         changed = self._idle is None or idle != self._idle or nodes != self._nodes
         if self._idle is None or gap or (changed and self._folder.full):
             return StartLine(mark, self._system, nodes, idle, None if last is None else last.at, gap)

@@ -104,7 +104,7 @@ class _Recording:
     def __init__(self, system: BatchAdapter, folder: RecordFolder, every_s: float, clock: WallClock) -> None:
         self.kind = system.kind
         self._system, self._clock, self._every_s = system, clock, every_s
-        self._recorder = IdleRecorder(folder, every_s, system.kind)
+        self._recorder = IdleRecorder(folder, every_s, system.kind, gap=clock.set_back)
         self._polls = self._changes = self._missed = 0
         self._trouble = ""
         self._late = False

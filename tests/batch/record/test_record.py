@@ -6,7 +6,9 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -224,6 +226,72 @@ def test_a_disk_that_is_full_costs_the_polls_until_it_is_not(tmp_path: Path, mon
     assert pieces_of(read_record(tmp_path / "r")) == seen([POLLS[0], POLLS[2]])
 
 
+def _fails_once(monkeypatch: pytest.MonkeyPatch, name: str, wanted: Callable[..., bool]) -> None:
+    """The next call of this function of os with such arguments raises ENOSPC."""
+    real = getattr(os, name)
+
+    def fails(*args: Any, **options: Any) -> Any:
+        if wanted(*args):
+            monkeypatch.setattr(os, name, real)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, name, fails)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("open", lambda path, flags, *_: str(path).endswith("3.jsonl") and flags & os.O_CREAT),
+        ("write", lambda _, data: b'"poll":4' in data),
+        ("fsync", lambda _: True),
+    ],
+)
+@pytest.mark.parametrize("limit_bytes", [10**9, 100])
+def test_a_disk_that_is_full_where_a_segment_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wanted: Callable[..., bool], limit_bytes: int
+) -> None:
+    """No number is left out, and each segment begins with all that idles, however old the others are that go."""
+    files = RecordFolder(tmp_path / "r", 100, limit_bytes)
+    recorder = IdleRecorder(files, EVERY_S, "slurm")
+    polls = [Poll(30.0 * number, frozenset({f"n{number}"})) for number in range(7)]
+    for poll in polls[:3]:
+        recorder.take(poll.at, IdleNodes(poll.idle, 16))
+    _fails_once(monkeypatch, name, wanted)
+    with pytest.raises(OSError, match="No space left"):
+        recorder.take(polls[3].at, IdleNodes(polls[3].idle, 16))
+    recorder.miss()
+    for poll in polls[4:]:
+        recorder.take(poll.at, IdleNodes(poll.idle, 16))
+    files.close()
+    starts = [path for path in segments(tmp_path / "r").values() if path.suffix == ".jsonl"]
+    assert all('"idle"' in path.read_text().splitlines()[0] for path in starts)
+    record = read_record(tmp_path / "r")
+    if limit_bytes > 1000:
+        assert pieces_of(record) == seen([*polls[:3], *polls[4:]])
+
+
+def test_a_segment_without_a_line_and_a_lost_mark_do_not_count_anew(tmp_path: Path) -> None:
+    """As a machine leaves them that crashes just when a segment begins."""
+    write(tmp_path / "r", POLLS[:4], random.Random(5), SMALL)
+    last = max(segments(tmp_path / "r"))
+    (tmp_path / "r" / f"idle-{last + 1:06d}.jsonl").touch()
+    (tmp_path / "r" / "last-poll.json").write_text("")
+    write(tmp_path / "r", POLLS[4:], random.Random(5), SMALL)
+    assert pieces_of(read_record(tmp_path / "r")) == seen(POLLS)
+
+
+def test_a_clock_that_was_set_back_leaves_a_gap(tmp_path: Path) -> None:
+    write(tmp_path / "r", POLLS[:3], random.Random(5))
+    files = RecordFolder(tmp_path / "r")
+    recorder = IdleRecorder(files, EVERY_S, "slurm", gap=True)
+    for poll in POLLS[3:]:
+        recorder.take(poll.at, IdleNodes(poll.idle, 16))
+    files.close()
+    polls = [*POLLS[:3], replace(POLLS[3], gap=True), *POLLS[4:]]
+    assert pieces_of(read_record(tmp_path / "r")) == seen(polls)
+
+
 # --- its bounds, and who may write it --------------------------------------------------------------------------------
 
 
@@ -265,6 +333,38 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"holds other files \(thesis.tex\)"):
         RecordFolder(tmp_path)
     assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_what_is_not_of_the_record_is_left(tmp_path: Path) -> None:
+    write(tmp_path / "r", POLLS, random.Random(1))
+    (tmp_path / "r" / "thesis.tmp").write_text("x")
+    (tmp_path / "r" / "mine.tmp").mkdir()
+    RecordFolder(tmp_path / "r").close()
+    assert {"thesis.tmp", "mine.tmp"} <= set(os.listdir(tmp_path / "r"))
+
+
+@pytest.mark.parametrize("name", ["idle-000001.jsonl", "lock"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    """In a folder that others may write, one would lead to any file of ours."""
+    mine = tmp_path / "mine"
+    mine.write_text("alias ll=ls\n")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / name).symlink_to(mine)
+    with pytest.raises(RecordError, match=f"{name} is a link, and is not written through"):
+        RecordFolder(tmp_path / "r")
+    assert mine.read_text() == "alias ll=ls\n"
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    with pytest.raises(RecordError, match="is a link that leads nowhere"):
+        RecordFolder(tmp_path / "nowhere")
+
+
+def test_a_segment_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    os.mkfifo(tmp_path / "r" / "idle-000001.jsonl")
+    with pytest.raises(RecordError, match="holds no record"):
+        read_record(tmp_path / "r")
+    with pytest.raises(RecordError, match="holds other files"):
+        RecordFolder(tmp_path / "r")
 
 
 def test_what_is_damaged_is_said_with_file_and_line(tmp_path: Path) -> None:
