@@ -28,7 +28,7 @@ _LOG_S = (0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400,
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:
-    """A run's steps. `place`: of the run among all, which says its colour."""
+    """A run's steps. `name`: written beside it, "" for none. `place`: of the run among all, which says its colour."""
 
     name: str
     steps: StepFunction
@@ -202,7 +202,7 @@ def _names(curves: Sequence[StepCurve], axis: Axis, high: _High) -> str:
     taken: list[_Box] = []
     parts = []
     for number, curve in enumerate(curves):
-        found = _spot(curve.name, number, extents, taken)
+        found = _spot(curve.name, number, extents, taken) if curve.name else None
         if found is None:
             continue
         x, y, box = found

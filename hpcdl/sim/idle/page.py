@@ -5,9 +5,9 @@ import numpy as np
 from hpcdl.batch.record.pieces import IdleRecord
 from hpcdl.core.model.units import count
 from hpcdl.report.charts import HEIGHT, TOP, Axis, StepCurve, chart, curve_legend, framed, rungs_up_to
-from hpcdl.report.curves import StepFunction
+from hpcdl.report.curves import BINS, StepFunction
 from hpcdl.report.html import HtmlTable, document, html, note, table_html, visible
-from hpcdl.sim.idle.table import WINDOW_H, IdleTable, IdleWindow
+from hpcdl.sim.idle.table import HOUR_S, WINDOW_H, IdleTable, IdleWindow
 
 _PRINTED = (
     ("Summit, 2 months (paper)", "41.7", "28.6", "11.1 %", "524"),
@@ -17,13 +17,16 @@ _PRINTED = (
 """Table 1 as the paper has it."""
 _LONGEST_S = 7200.0
 """Where the axis of figure 1 ends."""
+_MOST_LABELS = 30
+"""Of more bars the numbers above them would hide each other."""
+_LABEL_PX = 16
+"""How high they are."""
 
 
 def idle_page(record: IdleRecord, table: IdleTable, name: str) -> str:
     """One self-contained HTML file. `name`: of the record or the trace. The same values, the same page."""
     title = f"Idle nodes of {name}"
     axis = Axis(0.0, record.spans[-1][1] - record.spans[0][0])
-    idle = StepCurve("idle nodes", _idle(record).thinned(), 0)
     lengths = ["by count", "by node × time"]
     parts = [
         f"<h1>{html(title)}</h1>",
@@ -44,7 +47,7 @@ def idle_page(record: IdleRecord, table: IdleTable, name: str) -> str:
             shares=True,
         ),
         _bars(table),
-        chart("Idle nodes", "means over the time; none in gaps, where nobody looked", [idle], axis),
+        chart("Idle nodes", "means over the time; no line in gaps, where nobody looked", _idle(record), axis),
         "</div>",
         "<h2>What pilots would have got</h2>",
         note("If each idle node trains from so long after it began to idle until it is wanted."),
@@ -90,48 +93,60 @@ def _harvest(table: IdleTable) -> HtmlTable:
 
 def _distribution(table: IdleTable, column: int) -> StepFunction:
     rows = [row for row in table.cdf if 60 * row[0] <= _LONGEST_S]
+    if rows and rows[0][0] > 0:
+        rows.insert(0, (0.0, 0.0, 0.0))
     return StepFunction(tuple(60 * row[0] for row in rows), tuple(row[column] for row in rows), _LONGEST_S)
 
 
-def _idle(record: IdleRecord) -> StepFunction:
-    """The number of idle nodes over the time since the record began."""
-    origin = record.spans[0][0]
-    changes = np.array([change for piece in record.pieces for change in ((piece.begin, 1), (piece.end, -1))])
-    times, where = np.unique(changes.reshape(-1, 2)[:, 0], return_inverse=True)
-    counts = np.cumsum(np.bincount(where, changes.reshape(-1, 2)[:, 1], len(times)))
-    return StepFunction(tuple((times - origin).tolist()), tuple(counts.tolist()), record.spans[-1][1] - origin)
+def _idle(record: IdleRecord) -> list[StepCurve]:
+    """The number of idle nodes over the time since the record began, a curve for each span."""
+    origin, end = record.spans[0][0], record.spans[-1][1]
+    changes: list[list[tuple[float, int]]] = [[(begin, 0)] for begin, _ in record.spans]
+    for piece in record.pieces:
+        changes[piece.span] += (piece.begin, 1), (piece.end, -1)
+    curves = []
+    for (begin, until), found in zip(record.spans, changes, strict=True):
+        if until > begin:
+            times, where = np.unique([at for at, _ in found], return_inverse=True)
+            counts = np.cumsum(np.bincount(where, [more for _, more in found], len(times)))[times < until]
+            steps = StepFunction(tuple((times[times < until] - begin).tolist()), tuple(counts.tolist()), until - begin)
+            steps = steps.thinned(max(1, round(BINS * (until - begin) / (end - origin))))
+            moved = tuple(at + (begin - origin) for at in steps.times)
+            curves.append(StepCurve("", StepFunction(moved, steps.values, until - origin), 0))
+    return curves
 
 
 def _bars(table: IdleTable) -> str:
     """Figure 6: events in twelve hours each, the share of idle nodes above."""
     windows = table.windows
-    rungs = rungs_up_to(max(each.events for each in windows))
+    most = max(each.events for each in windows)
+    labelled = len(windows) <= _MOST_LABELS
+    rungs = rungs_up_to(most / (1 - _LABEL_PX / HEIGHT) if labelled else most)
     hours = max(windows[-1].until_h, WINDOW_H)
 
     def high(value: float) -> float:
         return TOP + HEIGHT * (1 - value / rungs[-1])
 
-    drawn = "".join(_bar(each, high(each.events), hours, len(windows)) for each in windows)
-    step = 1 + (len(windows) - 1) // 14
-    for each in windows[::step]:
-        x = 100 * each.from_h / hours
-        drawn += f'<text x="{x:.2f}%" y="{TOP + HEIGHT + 18}" class="tick">{each.from_h:g} h</text>'
+    drawn = "".join(_bar(each, high(each.events), hours, labelled) for each in windows)
+    for place, text in Axis(0.0, hours * HOUR_S).ticks():
+        anchor = "end" if place > 0.95 else "start"
+        drawn += (
+            f'<text x="{100 * place:.2f}%" y="{TOP + HEIGHT + 18}" text-anchor="{anchor}" class="tick">{text}</text>'
+        )
     shown = "share" if windows[0].share is not None else "mean number"
-    under = f"changes of the set of idle nodes; above, the {shown} of idle nodes"
+    under = "changes of the set of idle nodes" + (f"; above, the {shown} of idle nodes" if labelled else "")
     return framed(
         f"Events in {WINDOW_H:g} hours (figure 6)", under, [(high(rung), f"{rung:g}") for rung in rungs], drawn
     )
 
 
-def _bar(window: IdleWindow, y: float, hours: float, many: int) -> str:
+def _bar(window: IdleWindow, y: float, hours: float, labelled: bool) -> str:
     x, wide = 100 * window.from_h / hours, 100 * (window.until_h - window.from_h) / hours
     idle = "" if window.idle_nodes is None else f"{window.idle_nodes:.0f}"
     label = idle if window.share is None else f"{100 * window.share:.1f} %"
     told = f"{window.from_h:g} to {window.until_h:g} h: {window.events} events, {label or 'nobody looked'}"
-    shown = label if many <= 30 else ""  # else they would hide each other
-    above = max(y - 4, TOP + 10)
-    text = f'<text x="{x + wide / 2:.2f}%" y="{above:.1f}" text-anchor="middle" class="tick">{shown}</text>'
+    text = f'<text x="{x + wide / 2:.2f}%" y="{y - 4:.1f}" text-anchor="middle" class="tick">{label}</text>'
     return (
         f'<g class="c0"><rect x="{x + 0.05 * wide:.3f}%" y="{y:.1f}" width="{0.9 * wide:.3f}%" '
-        f'height="{TOP + HEIGHT - y:.1f}" class="fill"><title>{html(told)}</title></rect></g>{text}'
+        f'height="{TOP + HEIGHT - y:.1f}" class="fill"><title>{html(told)}</title></rect></g>{text if labelled else ""}'
     )

@@ -38,6 +38,39 @@ def test_it_has_the_table_and_both_figures() -> None:
     assert page == idle_page(RECORD, table_of(RECORD), "<summer>")
 
 
+def test_the_numbers_stand_above_their_bars() -> None:
+    for events in range(1, 60):
+        pieces = tuple(IdlePiece("a", 60.0 * n, 60.0 * n + 30) for n in range(events))
+        record = IdleRecord(pieces, ((0.0, 12 * HOUR),), 4)
+        page = idle_page(record, table_of(record), "x")
+        bars = re.findall(r'<rect [^>]* y="([\d.]+)"[^>]*class="fill">.*?</g><text [^>]* y="([\d.]+)"', page)
+        assert bars
+        for bar, label in bars:
+            assert float(bar) - 4 == pytest.approx(float(label), abs=0.11)
+            assert float(label) >= 12  # it is not cut above
+
+
+def test_no_line_is_drawn_where_nobody_looked() -> None:
+    pieces = (IdlePiece("a", 0.0, HOUR, 0, joined=False), IdlePiece("a", 30 * HOUR, 31 * HOUR, 1, joined=False))
+    record = IdleRecord(pieces, ((0.0, 10 * HOUR), (30 * HOUR, 40 * HOUR)), 4)
+    page = idle_page(record, table_of(record), "x")
+    drawn = page[page.index("no line in gaps") :]
+    paths = re.findall(r'<path d="([^"]*)" class="curve', drawn[: drawn.index("</figure>")])
+    ends = [[int(x) for x in re.findall(r"[MH](\d+)", path)] for path in paths]
+    assert [(min(each), max(each)) for each in ends] == [(0, 500), (1500, 2000)]
+
+
+def test_of_a_year_the_times_at_the_axis_are_days_and_no_numbers_are_promised() -> None:
+    record = IdleRecord((IdlePiece("a", HOUR, 8760 * HOUR),), ((0.0, 8760 * HOUR),), 4)
+    page = idle_page(record, table_of(record), "x")
+    drawn = page[page.index("(figure 6)") :]
+    drawn = drawn[: drawn.index("</figure>")]
+    assert "above, the share" not in drawn
+    ticks = re.findall(r'class="tick">([^<]*)<', drawn)
+    assert len(ticks) <= 8
+    assert ticks[-1].endswith(" d")
+
+
 @pytest.mark.parametrize("spans", [((5.0, 5.0),), ((5.0, 900.0),), ((5.0, 9.0), (700.0, 700.0))])
 def test_it_is_drawn_where_nothing_idled(spans: tuple[tuple[float, float], ...]) -> None:
     record = IdleRecord((), spans)
