@@ -92,7 +92,7 @@ def all_argv() -> list[str]:
 def idle_of_text(text: str) -> IdleNodes:
     """What idles, of what `all_argv` prints. Raises as `rows` does, and where no node is listed: silence says nothing.
 
-    Lists are not remembered as `expand` does: a recorder sees thousands of long ones in its weeks.
+    Lists are not remembered as `expand` does: hardly two polls show the same ones.
     """
     idle: set[str] = set()
     others: set[str] = set()

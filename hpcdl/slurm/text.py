@@ -7,11 +7,10 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
 from hpcdl.batch.adapter import Completed
 from hpcdl.batch.system import BatchError
-from hpcdl.core.model.units import expand_nodes
+from hpcdl.core.model.units import MOST_NODES, expand_nodes
 
 TIMES = {"SLURM_TIME_FORMAT": "%s"}
 """Variables for commands that print times: without a zone as they are by default, with this as epoch seconds."""
@@ -197,10 +196,34 @@ def hosts(value: object) -> str:
     return told(value) if isinstance(value, str) else ""
 
 
-@lru_cache(maxsize=16384)
-def expand(text: str) -> tuple[str, ...]:
-    """The hosts of a list; see `expand_nodes`."""
-    return expand_nodes(told(text))
+class ExpandedLists:
+    """Lists of hosts by their text, those that were used last: of up to twice `most` hosts in all, for on a machine of
+    thousands of nodes hardly two polls show the same ones.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._before: dict[str, tuple[str, ...]] = {}
+        self._held = 0
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        """The hosts of a list; see `expand_nodes`. From any thread."""
+        names = self._lists.get(text)
+        if names is None:
+            names = self._before.get(text) or expand_nodes(told(text))
+            if self._held > self._most:
+                self._before, self._lists, self._held = self._lists, {}, 0
+            self._lists[text] = names
+            self._held += len(names) + 1
+        return names
+
+    def __len__(self) -> int:
+        """How many hosts are held."""
+        return sum(len(names) for lists in (self._lists, self._before) for names in lists.values())
+
+
+expand = ExpandedLists(MOST_NODES)
 
 
 def complaint(err: str, out: str = "") -> str:

@@ -6,8 +6,21 @@ from pathlib import Path
 import pytest
 
 from hpcdl.batch.system import BatchError
-from hpcdl.core.model.units import fold_nodes
-from hpcdl.slurm.text import columns, complaint, duration, entries, expand, is_away, moment, number, pairs, rows, words
+from hpcdl.core.model.units import expand_nodes, fold_nodes
+from hpcdl.slurm.text import (
+    ExpandedLists,
+    columns,
+    complaint,
+    duration,
+    entries,
+    expand,
+    is_away,
+    moment,
+    number,
+    pairs,
+    rows,
+    words,
+)
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
 
@@ -126,3 +139,14 @@ def test_json_of_something_else_is_a_value_error() -> None:
             entries(text, "nodes", "sinfo")
     unknown = '{"errors": [{"error": "Invalid job id specified", "error_number": 2017}], "jobs": []}'
     assert entries(unknown, "jobs") == ("jobs", [])
+
+
+def test_a_year_of_lists_holds_no_more_hosts_than_a_few_polls() -> None:
+    lists = ExpandedLists(1000)
+    usual = "n[1-400]"
+    for first in range(1, 2000):
+        names = lists(f"n[{first}-{first + first % 300}]")
+        assert names == expand_nodes(f"n[{first}-{first + first % 300}]")
+        assert lists(usual) is lists(usual)
+        assert len(lists) <= 2 * (1000 + 400)
+    assert lists("(null)") == ()
