@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hpcdl.cli.job_row import FINISHED, connect, duration_text, end_text
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
@@ -95,6 +96,8 @@ def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
     from hpcdl.cli.profile.light_runs import runs_text
 
     asked = _RunOptions(**options)
+    if asked.when_idle:
+        _check_left(ctx)
     client = connect(ctx)
     asked = _known_job(client, asked)
     settings = asked.settings()
@@ -145,6 +148,15 @@ COLUMNS = (
     Column("SAMPLES/S", lambda row: f"{row['samples_per_s']:.4g}", right=True),
     Column("START-UP", lambda row: duration_text(row["startup_s"]), right=True),
 )
+
+
+def _check_left(ctx: click.Context) -> None:
+    """Raises UsageError for options of runs that this command waits for."""
+    for name, option in (("out", "--output"), ("limit", "--limit")):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{option} is of runs that are waited for, and those of --when-idle are not: leave one of both out", ctx
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def _rates(row: Row) -> str:
 
 
 def _seen(row: Row) -> str:
-    if not row["learnt"]:
+    if not row["learnt"] or not row["points"]:
         return "-"
     return duration_text(sum(point["seen_s"] for point in row["points"]))
 

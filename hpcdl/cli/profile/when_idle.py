@@ -37,7 +37,8 @@ def leave_to_daemon(
     if output.print_data({"jobs": jobs, "known": known}, jobs):
         return
     if known:
-        say(f"{known} of {count(len(requests), 'run')} are known already: hpcdl profile ls")
+        are = "is" if known == 1 else "are"
+        say(f"{known} of {count(len(requests), 'run')} {are} known already: hpcdl profile ls")
     if jobs:
         print(
             f"{count(len(jobs), 'run')} left to the daemon, {'job' if len(jobs) == 1 else 'jobs'} {ranges(jobs)}: "

@@ -46,7 +46,8 @@ def latency(world: World, view: View, job: Job, profiles: Profiles) -> Json:
     answer: Json = {"batch_size": job.spec.batch_size, "steps": seen.total, "placements": [], "source": ""}
     if seen.profile is None:
         predicted = TypeProfiles().prediction(world, job.spec, profiles)
-        why = "it says no batch size: --batch B" if predicted is None else predicted.words
+        step = "hpcdl profile run --light --kind inference measures it"
+        why = "it says no batch size: --batch B" if predicted is None else f"{predicted.words}; {step}"
         return answer | {"text": f"its latency is not known: {why}"}
     kinds = sorted({node.kind for node in view.nodes})
     sizes = {kind: sorted((len(node.gpus) for node in view.nodes if node.kind == kind), reverse=True) for kind in kinds}

@@ -220,7 +220,7 @@ def test_runs_that_are_left_to_the_daemon(fake: FakeDaemon, hpcdl: Run, monkeypa
     assert done.out == (
         "2 runs left to the daemon, jobs 1-2: on GPUs that idle; hpcdl profile ls shows what is learnt of them\n"
     )
-    assert "1 of 3 runs are known already: hpcdl profile ls" in done.err
+    assert "1 of 3 runs is known already: hpcdl profile ls" in done.err
     body = next(body for method, path, body in reversed(fake.requests) if (method, path) == ("POST", "/v1/jobs"))
     keys = ("command", "batch_size", "light_steps", "priority", "model")
     assert [tuple(job[key] for key in keys) for job in body["jobs"]] == [
@@ -228,6 +228,13 @@ def test_runs_that_are_left_to_the_daemon(fake: FakeDaemon, hpcdl: Run, monkeypa
     ]
     answer = hpcdl(*words[:-4], "--batches", "16", "--json", "--", "python", "train.py").value
     assert (answer["jobs"], answer["known"]) == ([], 1)
+
+
+@pytest.mark.parametrize("option", ["--output", "--limit"])
+def test_what_runs_that_are_left_to_the_daemon_do_not_have(fake: FakeDaemon, hpcdl: Run, option: str) -> None:
+    done = hpcdl("profile", "run", "--when-idle", "--batches", "16", option, "7", "--", "true")
+    assert (done.code, f"{option} is of runs that are waited for" in done.err) == (2, True)
+    assert fake.world.jobs == {}
 
 
 def with_profiles(

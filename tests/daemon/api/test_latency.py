@@ -52,8 +52,9 @@ def test_of_a_type_that_was_seen_it_is_answered_at_once() -> None:
 def test_what_is_not_known_is_said() -> None:
     story = Story()
     profiles = Learner(lambda: story.world).profiles({})
+    unknown = "nothing says its rate at batch size 32: no trainer of its type has said what its model is made of"
     for batch, why in (
-        (32, "nothing says its rate at batch size 32: no trainer of its type has said what its model is made of"),
+        (32, f"{unknown}; hpcdl profile run --light --kind inference measures it"),
         (None, "it says no batch size: --batch B"),
     ):
         found = latency_of(story, story.submit(batch, kind="inference"), profiles)
