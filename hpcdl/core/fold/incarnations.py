@@ -322,6 +322,8 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
         incarnation = changed(incarnation, progress=progress, breaks=breaks, end_at=end_at)
     else:
         incarnation = ob.began(incarnation, at)
+        if not incarnation.attached:  # a program that knows nothing of hpcdl never says that it is ready
+            incarnation = changed(incarnation, progress=TrainingProgress(at, event.step, at, event.step))
     _put_trained(world, job, incarnation, JobProgress(event.step, total, before.saved_step, accuracy))
 
 

@@ -88,7 +88,10 @@ def limit_s(world: World, job: Job, incarnation: Incarnation, what: str, setting
     if wanted == 0:
         return None
     usual = STARTS * _usual_start_s(world, job)
-    before_steps = what == NOT_READY or (what == NO_STEP and incarnation.steps <= 0)
+    # A program that knows nothing of hpcdl need not print every step.
+    printed = not incarnation.attached and (job.spec.progress or job.spec.progress_regex) is not None
+    unknown = incarnation.steps <= 0 or printed
+    before_steps = what == NOT_READY or (what == NO_STEP and unknown)
     if wanted is not None:
         return max(wanted, usual) if before_steps else wanted
     if what == NO_OUTPUT:

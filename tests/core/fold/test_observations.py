@@ -89,6 +89,32 @@ def test_rates_and_times_are_kept_under_model_and_script() -> None:
     assert story.world.usual_times == story.seen.times
 
 
+def test_a_program_that_knows_nothing_of_hpcdl_shows_its_rate() -> None:
+    """Its steps are found in what it prints (`--progress-regex`), and it never says that it is ready."""
+    story = Story()
+    story.submit(progress_regex="step ([0-9]+)")
+    placement = Placement((Share("n1", (0, 1)),), Role.PRIMARY)
+    story.then(10, ev.StartRequested(1, 1, ("n1",), placement))
+    story.then(10, ev.Started(1, 1, 1, "n1", pid=7))
+    story.progress(40, 1, 10)
+    story.progress(50, 1, 110)
+    story.progress(60, 1, 210)
+    assert story.seen.rates == (Observation("v100", 1, 2, 200, 20),)
+    assert story.seen.times == ()  # how much of its start the first steps took is not known
+
+
+def test_what_an_attached_trainer_reports_before_it_is_ready_shows_no_rate() -> None:
+    story = Story()
+    story.submit()
+    placement = Placement((Share("n1", (0, 1)),), Role.PRIMARY)
+    story.then(10, ev.StartRequested(1, 1, ("n1",), placement))
+    story.then(10, ev.Started(1, 1, 1, "n1", pid=7))
+    story.then(11, ev.Attached(1, 1, 1, "n1"))
+    story.progress(12, 1, 10)
+    story.progress(22, 1, 110)
+    assert KEY not in story.world.observed
+
+
 def test_another_model_has_the_usual_times_where_it_showed_none() -> None:
     story = Story()
     story.submit(1)

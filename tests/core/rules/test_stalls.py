@@ -124,6 +124,9 @@ def test_patience_where_nothing_is_set() -> None:
     assert limits(never, NO_STEP, 60.0) is None
     own = Job(1, replace(SPEC, stall_s=90.0), 0.0)
     assert [limits(own, what, 60.0) for what in (NO_STEP, NO_OUTPUT, NOT_READY)] == [90.0, 90.0, 90.0]
+    printed = Job(1, replace(SPEC, progress_regex="step ([0-9]+)"), 0.0)
+    running = replace(training().job(1).running, attached=False)
+    assert limit_s(World(), printed, running, NO_STEP, None) == UNKNOWN_S, "it need not print every step"
 
 
 def test_a_start_that_takes_long_as_ever_is_no_stall() -> None:
