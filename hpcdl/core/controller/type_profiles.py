@@ -8,6 +8,7 @@ same. `view_builder.py` shows it to policies, the API to users; `Profiles.predic
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from hpcdl.core.fold.observations import observations_of_type
 from hpcdl.core.model.job import JobSpec, observed_as
@@ -18,6 +19,10 @@ from hpcdl.core.model.units import ranges
 from hpcdl.core.model.world import World
 
 _Objects = tuple[object, ...]
+_T = TypeVar("_T")
+
+MOST = 16_384
+"""Types and batch sizes of which a prediction is remembered; of older ones it is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class TypeProfiles:
         key, seen = spec.learns_as, (world.usual_times, *_seen_of(world, spec.type_name))
         known = self._own.get(key)
         if known is None or not _same(known[0], seen):
-            known = self._own[key] = seen, _of_type(world, spec, spec.type_name, profiles)
+            known = _kept(self._own, key, (seen, _of_type(world, spec, spec.type_name, profiles)))
         if known[1] is not None:
             return Prediction(known[1], f"its rate at batch size {spec.batch_size} is {known[1].source}")
         last = next(reversed(world.observed.values()), None)  # it is another one whenever anything was seen
@@ -56,8 +61,17 @@ class TypeProfiles:
             found = _of_most_alike(world, spec, profiles)
             if others is not None and others[1] == found:
                 found = others[1]
-            others = self._of_others[key] = (last, world.usual_times), found
+            others = _kept(self._of_others, key, ((last, world.usual_times), found))
         return others[1]
+
+
+def _kept(cache: dict[str, _T], key: str, value: _T) -> _T:
+    """Remembers a value as the newest one, and forgets the oldest where there are too many."""
+    cache.pop(key, None)
+    cache[key] = value
+    if len(cache) > MOST:
+        del cache[next(iter(cache))]
+    return value
 
 
 def _seen_of(world: World, type_name: str) -> tuple[Observations | None, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hpcdl.core.controller import type_profiles
 from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.fold import observations
 from hpcdl.core.fold.fold import ChangeSet, fold
@@ -106,6 +107,22 @@ def test_a_job_of_another_batch_size_is_predicted_once_three_were_seen() -> None
     assert story.rate(None) is None, "of a job that says no batch size nothing is known"
     story.train(32, rate=1.0)
     assert story.rate(32) == pytest.approx(1.0, rel=0.05), "what was seen comes before what is predicted"
+
+
+def test_predictions_of_ever_other_types_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type_profiles, "MOST", 5)
+    story = Story()
+    for batch in (8, 16, 64):
+        story.train(batch)
+    cache, profiles = type_profiles.TypeProfiles(), Learner(lambda: story.world).profiles({})
+    jobs = [JobSpec(("python", "train.py"), "n", model=f"m{number}", batch_size=32) for number in range(20)]
+    known = JobSpec(("python", "train.py"), "n", model="ResNet", batch_size=32)
+    first = cache.prediction(story.world, known, profiles)
+    assert cache.prediction(story.world, known, profiles) == first
+    for spec in jobs:
+        cache.prediction(story.world, spec, profiles)
+    assert max(len(cache._own), len(cache._of_others)) == 5
+    assert cache.prediction(story.world, known, profiles) == first
 
 
 def test_views_follow_what_is_seen_of_other_batch_sizes() -> None:
