@@ -127,13 +127,13 @@ def _bars(table: IdleTable) -> str:
     def high(value: float) -> float:
         return TOP + HEIGHT * (1 - value / rungs[-1])
 
-    drawn = "".join(_bar(each, high(each.events), hours, labelled) for each in windows)
+    drawn = "".join(_bar(each, high(each.events), hours, labelled) for each in windows if each.events or labelled)
     for place, text in Axis(0.0, hours * HOUR_S).ticks():
         anchor = "end" if place > 0.95 else "start"
         drawn += (
             f'<text x="{100 * place:.2f}%" y="{TOP + HEIGHT + 18}" text-anchor="{anchor}" class="tick">{text}</text>'
         )
-    shown = "share" if windows[0].share is not None else "mean number"
+    shown = "share" if any(each.share is not None for each in windows) else "mean number"
     under = "changes of the set of idle nodes" + (f"; above, the {shown} of idle nodes" if labelled else "")
     return framed(
         f"Events in {WINDOW_H:g} hours (figure 6)", under, [(high(rung), f"{rung:g}") for rung in rungs], drawn

@@ -71,6 +71,14 @@ def test_of_a_year_the_times_at_the_axis_are_days_and_no_numbers_are_promised() 
     assert ticks[-1].endswith(" d")
 
 
+def test_a_gap_of_half_a_century_is_no_large_page() -> None:
+    """The clock of a machine may begin in 1970."""
+    late = 1.796e9
+    pieces = (IdlePiece("a", 30.0, 90.0, 0), IdlePiece("b", late + 30, late + 60, 1))
+    record = IdleRecord(pieces, ((0.0, 120.0), (late, late + HOUR)), 4)
+    assert len(idle_page(record, table_of(record), "x")) < 50_000
+
+
 @pytest.mark.parametrize("spans", [((5.0, 5.0),), ((5.0, 900.0),), ((5.0, 9.0), (700.0, 700.0))])
 def test_it_is_drawn_where_nothing_idled(spans: tuple[tuple[float, float], ...]) -> None:
     record = IdleRecord((), spans)
