@@ -1,9 +1,12 @@
 """The yardsticks of a replay: A_s of eq. 18 and the upper bound, for the trainers that are active at each moment.
 
+While no trainer is active both stand still: what is idle then could not have been used.
+
 `outcome` divides by them; `check` uses the same ones.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,26 +69,29 @@ class ReplayBound:
 
 
 def yardstick_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun) -> ReplayBound:
-    """For the trainers that were active in a run: `parallel` at every moment."""
+    """For the trainers that were active at each moment of a run."""
     ends = {number: ended for number, (_, ended) in ran.timeline.ends.items()}
     best = BestThroughput(idle.most, case.fewest, case.most)
-    return ReplayBound(idle, best, tuple(mixes(ran.models, ends, case.parallel)))
+    return ReplayBound(idle, best, mixes(ran.models, ran.admitted, ends))
 
 
-def mixes(models: Mapping[int, ScalingModel], ends: Mapping[int, float], parallel: int) -> Sequence[tuple[float, Mix]]:
-    """Which trainers are active from when on: whenever one ends, the next of the queue takes its place.
+def mixes(
+    models: Mapping[int, ScalingModel], admitted: Mapping[int, float], ends: Mapping[int, float]
+) -> tuple[tuple[float, Mix], ...]:
+    """Which trainers are active from when on, from 0 s: from when each is admitted until it ends.
 
-    `models`: by number, in the order of the queue; `ends`: when those ended that did.
+    All by number. `models`: may have some that were never admitted; `ends`: of those that ended.
     """
-    queue = list(models)
-    active = queue[:parallel]
-    following = iter(queue[parallel:])
-    found: dict[float, Mix] = {0.0: tuple(models[number] for number in active)}
-    for number, at in sorted(ends.items(), key=lambda each: (each[1], each[0])):
-        active.remove(number)
-        after = next(following, None)
-        active += [] if after is None else [after]
-        found[at] = tuple(models[each] for each in active)
-    if len({model.name for model in models.values()}) == 1:
-        return ((0.0, found[0.0]),)  # the same at every moment
-    return tuple(found.items())
+    begins: dict[float, list[int]] = {}
+    for number, at in admitted.items():
+        begins.setdefault(at, []).append(number)
+    active: list[int] = []
+    found: list[tuple[float, Mix]] = [(0.0, ())]
+    for at in sorted({*begins, *ends.values()}):
+        active = [number for number in (*active, *begins.get(at, ())) if ends.get(number, math.inf) > at]
+        mix = tuple(models[number] for number in active)
+        if at == 0.0:
+            found = [(at, mix)]
+        elif mix != found[-1][1]:
+            found.append((at, mix))
+    return tuple(found)

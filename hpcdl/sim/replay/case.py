@@ -6,6 +6,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,10 @@ MOST_PARALLEL = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayCase:
-    """An endless queue of trainers under a policy. WorkloadError where a value makes no sense.
+    """A queue of trainers under a policy, first come, first served. WorkloadError where a value makes no sense.
 
     models: what the trainers of the queue train, in turn; `parallel` of them are active, none has any node at first.
+    arrivals: when each trainer joins the queue, seconds, rising; None: there is always another one.
     scale_up_s, scale_down_s: R_up and R_dw of eq. 13, seconds; a start is a scale-up. t_fwd_s: the horizon of eq. 16,
     None: adaptive. samples: of each trainer; it runs on `fewest` to `most` nodes.
     milp_solver: who solves the program of `bftrainer` and `harvest`, one of MILP_SOLVERS.
@@ -153,6 +155,7 @@ class ReplayCase:
     fewest: int = 1
     most: int = 64
     milp_solver: str = "exact"
+    arrivals: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -177,6 +180,8 @@ class ReplayCase:
             raise WorkloadError(f"samples must be from 1 to {LARGEST}, got {self.samples}")
         if not 1 <= self.fewest <= self.most <= MAX_NODES:
             raise WorkloadError(f"nodes {self.fewest}:{self.most}: needs 1 <= MIN <= MAX <= {MAX_NODES}")
+        if self.arrivals is not None and not _rise(self.arrivals):
+            raise WorkloadError("arrivals must be some numbers of seconds from 0 on, none before the one ahead of it")
 
     @property
     def in_paper(self) -> bool:
@@ -186,3 +191,7 @@ class ReplayCase:
     def model_of(self, place: int) -> ScalingModel:
         """Of the trainer at a place of the queue, from 0 on."""
         return self.models[place % len(self.models)]
+
+
+def _rise(times: tuple[float, ...]) -> bool:
+    return bool(times) and all(0 <= before <= after < math.inf for before, after in pairwise((0.0, *times)))

@@ -74,16 +74,23 @@ class _Counting:
         self.free: dict[str, None] = {}
         self.holder: dict[str, _Trainer] = {}
         self.models: dict[int, ScalingModel] = {}
-        self.active = [self._next() for _ in range(case.parallel)]
+        self.active: list[_Trainer] = []
+        self.admitted: dict[int, float] = {}
         self.ends: dict[int, float] = {}
         self.samples = self.rescale_loss = self.preemption_loss = 0.0
         self.worth = 0.0  # of the samples, costs taken off, in the unit that the policy aims for
         self.decisions = 0
 
-    def _next(self) -> _Trainer:
-        number = len(self.models)
-        model = self.models[number] = self.case.model_of(number)
-        return _Trainer(number, model, model.rates(self.case.most), float(self.case.samples))
+    def _admit(self) -> None:
+        """As many as may be active, of those that have come."""
+        case, arrivals = self.case, self.case.arrivals
+        while len(self.active) < case.parallel:
+            number = len(self.models)
+            if arrivals is not None and (number == len(arrivals) or arrivals[number] > self.now):
+                return
+            model = self.models[number] = case.model_of(number)
+            self.admitted[number] = self.now
+            self.active.append(_Trainer(number, model, model.rates(case.most), float(case.samples)))
 
     def run(self) -> CountedReplay:
         idle, case = self.idle, self.case
@@ -93,9 +100,11 @@ class _Counting:
             joins.setdefault(spell.from_s, []).append(spell.name)
             leaves.setdefault(spell.until_s, []).append(spell.name)
         due = [0.0, *idle.changes, math.inf]
-        place = 0
+        come = [*(case.arrivals or ()), math.inf]
+        place = coming = 0
         while True:
-            until = min(due[place], idle.end_s, *(each.ends_at(self.now) for each in self.active))
+            ends = (each.ends_at(self.now) for each in self.active)
+            until = min(due[place], come[coming], idle.end_s, *ends)
             for each in self.active:
                 done = each.step(self.now, until)
                 self.samples += done
@@ -106,12 +115,18 @@ class _Counting:
             while due[place] <= until:
                 self._change(joins.get(due[place], []), leaves.get(due[place], []))
                 place += 1
+            while come[coming] <= until:
+                coming += 1
             self._complete()
+            self._admit()
+            if not self.active and coming == len(come) - 1 and case.arrivals is not None:
+                idle = idle.until(until)
+                break
             self._decide()
         best = BestThroughput(idle.most, case.fewest, case.most)
         efficient = case.objective == "efficiency"
         models = {number: model.per_node if efficient else model for number, model in self.models.items()}
-        yardstick = ReplayBound(idle, best, tuple(mixes(models, self.ends, case.parallel)))
+        yardstick = ReplayBound(idle, best, mixes(models, self.admitted, self.ends))
         total = self.samples - (self.rescale_loss + self.preemption_loss if case.in_paper else 0.0)
         return CountedReplay(
             U=self.worth / yardstick.static,
@@ -153,7 +168,6 @@ class _Counting:
             self._give_up(each, 0)
             self.ends[each.number] = self.now
             self.active.remove(each)
-            self.active.append(self._next())
 
     def _give_up(self, trainer: _Trainer, nodes: int) -> None:
         for node in trainer.nodes[nodes:]:
@@ -210,8 +224,8 @@ class _Counting:
     def _equal(self) -> list[int]:
         """The first ones get what an equal split leaves over, and the fewest where there is not enough for all."""
         case, there = self.case, len(self.free) + len(self.holder)
-        sharers = min(case.parallel, there // case.fewest)
+        sharers = min(len(self.active), there // case.fewest)
         if not sharers:
-            return [0] * case.parallel
+            return [0] * len(self.active)
         each, over = divmod(min(there, sharers * case.most), sharers)
-        return [each + (place < over) for place in range(sharers)] + [0] * (case.parallel - sharers)
+        return [each + (place < over) for place in range(sharers)] + [0] * (len(self.active) - sharers)

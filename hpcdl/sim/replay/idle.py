@@ -52,6 +52,29 @@ class IdleTrace:
         """The resource integral of eq. 17."""
         return self.mean * self.end_s / HOUR_S
 
+    def until(self, end_s: float) -> "IdleTrace":
+        """The same, to an earlier end in seconds. WorkloadError where no node is idle before it."""
+        return self if end_s >= self.end_s else _until(self.spells, end_s)
+
+    def repeated(self, times: int) -> "IdleTrace":
+        """The same so many times, one after the other. A node that is idle at both sides of a seam idles through it."""
+        found: list[NodeSpell] = []
+        through: dict[str, int] = {}  # places in `found` of the spells that last until the seam
+        for number in range(times):
+            shift, lasting = number * self.end_s, dict[str, int]()
+            for spell in self.spells:
+                until_s = min(spell.until_s, self.end_s) + shift
+                place = through.get(spell.name) if spell.from_s == 0 else None
+                if place is None:
+                    place = len(found)
+                    found.append(replace(spell, from_s=spell.from_s + shift, until_s=until_s))
+                else:
+                    found[place] = replace(found[place], until_s=until_s)
+                if spell.until_s == math.inf:
+                    lasting[spell.name] = place
+            through = lasting
+        return _until(found, times * self.end_s)
+
 
 def read_idle(path: Path, hours: float | None, skip_single: bool = False) -> IdleTrace:
     """The first `hours` of a trace, None: all of it; of a folder the observed time of its record.
@@ -73,6 +96,10 @@ def idle_of(spells: Sequence[NodeSpell], hours: float | None = None, last_s: flo
     end_s = min(last_s, math.inf if hours is None else hours * HOUR_S)
     if not math.isfinite(end_s):
         raise WorkloadError("some node is idle for ever: say for how many hours")
+    return _until(spells, end_s)
+
+
+def _until(spells: Sequence[NodeSpell], end_s: float) -> IdleTrace:
     kept = [spell for spell in spells if spell.from_s < end_s]
     kept = [spell if spell.until_s < end_s else replace(spell, until_s=math.inf) for spell in kept]
     kept.sort(key=lambda spell: spell.from_s)

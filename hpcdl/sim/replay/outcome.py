@@ -72,7 +72,8 @@ class Outcome:
     samples = held - rescale_loss - preemption_loss. `invested`: sum of R x f(C) over the policy's rescales (eq. 16), in
     either accounting. `by_efficiency`: U and its bound where a sample counts as the seconds that its model needs for it
     on one node (the paper's scaling efficiency), None if that is the same. `runtime_h`: by model, mean hours from the
-    first start to the end of the trainers that finished.
+    first start to the end of the trainers that finished; `active_h`: from when they became one of the active ones.
+    `event_samples`: between two changes of the nodes, in the unit that the policy aimed for, from the begin to the end.
     `used_share`: of idle node-hours, those that some trainer held; `used`: from when on how many nodes were. `milp`: of
     the solver of mixed integer programs, None where none was asked.
     """
@@ -90,9 +91,11 @@ class Outcome:
     preemptions: int
     completed: int
     runtime_h: Mapping[str, float]
+    active_h: Mapping[str, float]
     used_share: float
     used: tuple[tuple[float, ...], tuple[int, ...]]
     windows: tuple[ReplayWindow, ...]
+    event_samples: tuple[float, ...]
     preempted_at: tuple[float, ...]
     problems: tuple[str, ...]
     by_efficiency: tuple[float, float] | None = None
@@ -204,9 +207,8 @@ def outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun) -> Outcome:
     done = {number: samples / ran.models[number].points[0][1] for number, samples in ran.done.items()}
     models = {number: model.per_node for number, model in ran.models.items()}
     other = _outcome_of(idle, case, replace(ran, models=models, done=done))
-    # The windows are in the unit that the policy aimed for.
-    windows = other.windows if case.objective == "efficiency" else found.windows
-    return replace(found, by_efficiency=other.by_samples, windows=windows)
+    aimed = other if case.objective == "efficiency" else found  # in the unit that the policy aimed for
+    return replace(found, by_efficiency=other.by_samples, windows=aimed.windows, event_samples=aimed.event_samples)
 
 
 def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: float = WINDOW_H) -> Outcome:
@@ -226,9 +228,12 @@ def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: flo
     held = _Sum((stay.begin, stay.end, rate(stay)) for stay in stays)
     trained = _Sum((stay.begin, stay.end, rate(stay)) for stay in stays if stay.trains)
     costs = [(each.at, *cost(each)) for each in rescales]
+    events = np.array([0.0, *idle.changes, idle.end_s])
+    event_samples = trained.between(events)
     invested = sum(planned for _, _, planned in costs)
     done, all_held = sum(ran.done.values()), float(held.between(np.array([0.0, idle.end_s]))[0])
     if case.in_paper:
+        event_samples = event_samples - sum(_in_windows(events, costs))
         forced, planned = _in_windows(marks, costs)
         samples = trained.between(marks) - forced - planned
         total, rescale_loss = done - sum(forced) - sum(planned), sum(planned)
@@ -249,10 +254,12 @@ def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: flo
         rescales=sum(each.after != each.kept for each in rescales),
         preemptions=sum(each.kept < each.before for each in rescales),
         completed=len(ran.timeline.ends),
-        runtime_h=_runtimes(ran),
+        runtime_h=_hours(ran, {number: ended - began for number, (began, ended) in ran.timeline.ends.items()}),
+        active_h=_hours(ran, {number: at - ran.admitted[number] for number, (_, at) in ran.timeline.ends.items()}),
         used_share=_used_share(stays, idle),
         used=_used(stays),
         windows=_windows(marks, measured, samples, planned, forced),
+        event_samples=tuple(event_samples.tolist()),
         preempted_at=tuple(sorted({each.at for each in rescales if each.kept < each.before})),
         problems=ran.problems,
         decide_s=ran.decide_s,
@@ -290,12 +297,13 @@ def _windows(
     return tuple(found)
 
 
-def _runtimes(ran: ReplayRun) -> dict[str, float]:
-    hours: dict[str, list[float]] = {}
-    for number, (began, ended) in ran.timeline.ends.items():
-        hours.setdefault(ran.models[number].name, []).append((ended - began) / HOUR_S)
+def _hours(ran: ReplayRun, seconds: Mapping[int, float]) -> dict[str, float]:
+    """The mean by model of what these trainers took, in hours."""
+    listed: dict[str, list[float]] = {}
+    for number, took in seconds.items():
+        listed.setdefault(ran.models[number].name, []).append(took / HOUR_S)
     names = dict.fromkeys(model.name for model in ran.models.values())
-    return {name: fmean(hours[name]) for name in names if name in hours}
+    return {name: fmean(listed[name]) for name in names if name in listed}
 
 
 def _used_share(stays: Sequence[NodeHolding], idle: IdleTrace) -> float:
@@ -315,13 +323,15 @@ def _used(stays: Sequence[NodeHolding]) -> tuple[tuple[float, ...], tuple[int, .
 def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) -> Outcome:
     """What the case comes to on the trace. `progress`: is called with the simulated hours now and then.
 
+    With arrivals it is over when the last trainer is done, and the outcome is of the time until then.
     The same arguments give the same outcome, decision times aside. WorkloadError: it cannot run on that trace.
     """
     milp = None if case.milp_solver == "exact" else MilpCounts(case.milp_solver, MILP_LIMIT_S)
     settings = Reallocation(t_fwd_s=case.t_fwd_s, parallel=case.parallel)
     policies = all_policies(settings, counting=None if milp is None else _untold(milp))
     with rare_collections():
-        found = outcome_of(idle, case, run(idle, case, policies, progress))
+        ran = run(idle, case, policies, progress)
+        found = outcome_of(idle.until(ran.end_s), case, ran)
     return found if milp is None else replace(found, milp=MilpTally(milp.solves, milp.exact, milp.troubles))
 
 

@@ -1,4 +1,4 @@
-"""The replay itself: the simulator with the daemon's Controller, and a queue of trainers that never ends.
+"""The replay itself: the simulator with the daemon's own Controller, and a queue of trainers.
 
 Also F(N), the most that trainers can do on N nodes: the measure of `bound`.
 """
@@ -31,12 +31,15 @@ Told = Callable[[float], None]
 class ReplayRun:
     """A replay under the Controller. `models`: of the jobs by id, in the order of the queue; `done`: samples of each.
 
+    `admitted`: since when each is one of the active ones; `end_s`: when the last one was done, else the trace's end.
     `decide_s`: wall seconds that each decision took: policy, check, reconcile and record. `problems`: what went wrong.
     """
 
     models: dict[int, ScalingModel]
     done: dict[int, float]
     timeline: Timeline
+    admitted: dict[int, float]
+    end_s: float
     problems: tuple[str, ...]
     decide_s: tuple[float, ...] = field(compare=False, default=())
 
@@ -49,30 +52,25 @@ def run(idle: IdleTrace, case: ReplayCase, policies: Policies, progress: Told | 
     workload = _workload(idle, case)
     check_fits(workload)
     policies.make(case.policy)
-    driven = _Endless(workload, idle, case, policies, progress)
+    driven = _Queue(workload, idle, case, policies, progress)
     driven.run()
     return driven.ran()
 
 
 def _workload(idle: IdleTrace, case: ReplayCase) -> Workload:
-    """As many trainers as could be finished in the time if rescaling were free, and those that are active then."""
+    """The trainers that arrive; without arrivals as many as there can be in the time, all there at its begin."""
     told, true = _costs(case)
-    most_samples = 0.0
-    best = BestThroughput(idle.most, case.fewest, case.most)
-    for model in case.models:
-        rates = best.of([model] * case.parallel)
-        most_samples = max(most_samples, float(rates[idle.counts] @ idle.lengths))
-    jobs = math.ceil(most_samples / case.samples) + case.parallel + 1
+    arrivals = (0.0,) * _most(idle, case) if case.arrivals is None else case.arrivals
     profiles: dict[str, tuple[Profile, Profile]] = {}
     for model in case.models:
         profiles[model.name] = model.profile(case.most, **true), model.profile(case.most, **told)
     queue = []
-    for place in range(jobs):
+    for place, at in enumerate(arrivals):
         model = case.model_of(place)
         profile, believed = profiles[model.name]
         queue.append(
             SimJob(
-                submit_s=0.0,
+                submit_s=at,
                 name=f"{model.name} {place // len(case.models) + 1}",
                 profile=profile,
                 believed=believed,
@@ -87,6 +85,16 @@ def _workload(idle: IdleTrace, case: ReplayCase) -> Workload:
     return Workload(f"{case.parallel} trainers", tuple(queue), idle.spells)
 
 
+def _most(idle: IdleTrace, case: ReplayCase) -> int:
+    """How many could be finished if rescaling were free, and those that are active then."""
+    most_samples = 0.0
+    best = BestThroughput(idle.most, case.fewest, case.most)
+    for model in case.models:
+        rates = best.of([model] * case.parallel)
+        most_samples = max(most_samples, float(rates[idle.counts] @ idle.lengths))
+    return math.ceil(most_samples / case.samples) + case.parallel + 1
+
+
 def _costs(case: ReplayCase) -> tuple[dict[str, float], dict[str, float]]:
     """The times of a profile as the policy sees them, and as they are."""
     up_s, down_s = case.scale_up_s, case.scale_down_s
@@ -94,8 +102,8 @@ def _costs(case: ReplayCase) -> tuple[dict[str, float], dict[str, float]]:
     return told, dict.fromkeys(told, 0.0) if case.in_paper else told
 
 
-class _Endless(Simulation):
-    """A queue of which `parallel` trainers are active: whenever one is done, the next one is submitted."""
+class _Queue(Simulation):
+    """A queue of which at most `parallel` are active: whenever one is done, the next that has come is submitted."""
 
     def __init__(
         self, workload: Workload, idle: IdleTrace, case: ReplayCase, policies: Policies, progress: Told | None
@@ -109,21 +117,31 @@ class _Endless(Simulation):
         )
         super().__init__(workload, case.policy, policies, conditions, None)
         self._idle, self._case, self._tell = idle, case, progress
-        self._next = 0
+        self._come = self._next = 0  # places of the queue: the first that has not come, the first that is not admitted
+        self._admitted: dict[int, float] = {}
         self._over: set[int] = set()
         self._told_at = 0.0
 
     def _submit(self, first: int, last: int) -> None:
-        self._next = min(last, first + self._case.parallel)
-        super()._submit(first, self._next)
+        """These have come."""
+        self._come = last
+        self._admit()
+
+    def _admit(self) -> None:
+        first = self._next
+        self._next = min(self._come, len(self._over) + self._case.parallel)
+        if first < self._next:
+            super()._submit(first, self._next)
+
+    def _took(self, command: cmd.Submit, ids: Sequence[int]) -> None:
+        super()._took(command, ids)
+        self._admitted.update(dict.fromkeys(ids, self.now))
 
     def send(self, command: cmd.Command) -> None:
         super().send(command)
         if isinstance(command, cmd.AgentReport) and isinstance(command.event, ev.Exited) and command.event.done:
-            number = command.event.job
-            if number not in self._over and self._next < len(self.workload.jobs):
-                self._over.add(number)
-                self._submit(self._next, self._next + 1)
+            self._over.add(command.event.job)
+            self._admit()
 
     def _turn(self, commands: Sequence[cmd.Command]) -> None:
         super()._turn(commands)
@@ -136,7 +154,9 @@ class _Endless(Simulation):
         done = {number: past.step for number, past in agents._past.items()}
         for (number, _), trainer in agents._trainers.items():
             done[number] = max(done[number], trainer.step_at(end_s))
-        problems = self.troubles()
+        problems, waiting = self.troubles(), len(self.workload.jobs) - len(self._over)
+        if self._case.arrivals is not None and waiting:
+            problems.append(f"{waiting} of {len(self.workload.jobs)} trainers were not done after {end_s / HOUR_S:g} h")
         for job in self.world.jobs.values():
             if job.outcome is JobState.DONE:
                 done[job.id] = float(self._case.samples)
@@ -147,6 +167,8 @@ class _Endless(Simulation):
             models={number: self._case.model_of(place) for place, number in enumerate(sorted(agents.jobs))},
             done=done,
             timeline=timeline_of(self._journal.records, end_s),
+            admitted=self._admitted,
+            end_s=end_s if waiting else self.now,
             problems=(*problems, *unexpected),
             decide_s=tuple(self._decide_s),
         )

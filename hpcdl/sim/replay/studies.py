@@ -82,11 +82,16 @@ class StudyReplay:
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """`label`: what the replay is of; `figures`: ours, named as in Outcome.to_json; `paper`: what it prints of them."""
+    """`label`: what the replay is of; `figures`: ours, named as in Outcome.to_json; `paper`: what it prints of them.
+
+    `more`: what only the tables of the paper show, by the names of Outcome: `active_h`, `event_samples`, `hours` and
+    `node_hours` of the replay, and `decide_s`, seconds that 99 of 100 decisions did not exceed.
+    """
 
     label: Mapping[str, Any]
     figures: Mapping[str, Any]
     paper: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -198,26 +203,30 @@ def studied(
 
     `progress`: see `in_processes`.
     """
-    say = progress or (lambda _: None)
     planned = {
-        f"{name}, {_words(each.label)}": (name, each) for name in names for each in STUDIES[name][1](base, models)
+        f"{name}, {words(each.label)}": (name, idle, each) for name in names for each in STUDIES[name][1](base, models)
     }
-    say(f"{len(planned)} replays")
-    made, problems = in_processes({key: partial(_row, idle, each) for key, (_, each) in planned.items()}, say)
-    problems += [f"{key}: {text}" for key, row in made.items() for text in row.figures["problems"]]
+    made, problems = rows_of(planned, progress)
     found = []
     for name in names:
         title, _, note = STUDIES[name]
-        rows = [
-            replace(made[key], paper=_paper(name, each, printed()))
-            for key, (of, each) in planned.items()
-            if of == name and key in made
-        ]
+        rows = [made[key] for key, (of, _, _) in planned.items() if of == name and key in made]
         found.append(Study(name, title, tuple(rows), (note,)))
-    return tuple(found), tuple(problems)
+    return tuple(found), problems
 
 
-def _row(idle: IdleTrace, planned: StudyReplay) -> StudyRow:
+def rows_of(
+    planned: Mapping[str, tuple[str, IdleTrace, StudyReplay]], progress: Progress | None = None
+) -> tuple[dict[str, StudyRow], tuple[str, ...]]:
+    """The rows of replays by name, each (study, trace, replay), beside what the paper prints; and what went wrong."""
+    say = progress or (lambda _: None)
+    say(f"{len(planned)} replays")
+    made, problems = in_processes({key: partial(_row, *each) for key, each in planned.items()}, say)
+    problems += [f"{key}: {text}" for key, row in made.items() for text in row.figures["problems"]]
+    return made, tuple(problems)
+
+
+def _row(study: str, idle: IdleTrace, planned: StudyReplay) -> StudyRow:
     if planned.hours is not None and planned.hours * HOUR_S < idle.end_s:
         idle = idle_of(idle.spells, planned.hours)
     prepare()
@@ -226,10 +235,18 @@ def _row(idle: IdleTrace, planned: StudyReplay) -> StudyRow:
     figures = {key: values[key] for key in (*_KEPT, "problems")}
     if planned.windows:
         figures["windows"] = values["windows"]
-    return StudyRow(planned.label, figures)
+    more = {
+        "active_h": dict(outcome.active_h),
+        "hours": values["hours"],
+        "node_hours": values["node_hours"],
+        "decide_s": values["decisions"]["p99_ms"] / 1e3,
+        "event_samples": outcome.event_samples if planned.windows else (),
+    }
+    return StudyRow(planned.label, figures, _paper(study, planned, printed()), more)
 
 
-def _words(label: Mapping[str, Any]) -> str:
+def words(label: Mapping[str, Any]) -> str:
+    """A label of a replay on one line."""
     return ", ".join(f"{key} {'adaptive' if value is None else value}" for key, value in label.items())
 
 
