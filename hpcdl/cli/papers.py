@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say, value_column
-from hpcdl.cli.params import REPORT, names_in, replace_file
+from hpcdl.cli.params import REPORT, InputFile, names_in, replace_file
 
 _INTERVAL = "_ci95"
 
@@ -20,24 +20,38 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Reproduce the papers' tables.")
 @click.option(
-    "--only", metavar="NAME,..", help="Of marble, sidecar, genie, deeppool and unknown these.  [default: all]"
+    "--only", metavar="NAME,..", help="Of marble, sidecar, genie, deeppool, unknown and bftrainer.  [default: all]"
 )
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
+@click.option("--trace", type=InputFile(folders=True), metavar="FILE|DIR",
+              help="BFTrainer's own trace of idle nodes: its numbers are compared.  [default: ours]")  # fmt: skip
+@click.option("--full", is_flag=True, help="BFTrainer's 1,000 trainers and the whole trace; not 100 and 60 h.")
 @REPORT
 @outputs_as("Names only, one a line.")
-def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | None, report: Path | None) -> None:
+def papers(
+    ctx: click.Context,
+    output: Output,
+    only: str | None,
+    seeds: int | None,
+    trace: Path | None,
+    full: bool,
+    report: Path | None,
+) -> None:
     """Reproduce the papers' tables in the simulator: ours beside what they print.
 
     Takes up to an hour, and says on stderr what is ready. Every figure is simulated, with means and 95 % intervals over
     seeds. The last table has each number that the papers print and hpcdl claims: met, missed or not run, and what was
-    fitted to it.
+    fitted to it. BFTrainer's are of its trace, which hpcdl does not have: give it with --trace, else they are not
+    compared.
     """
     from hpcdl.sim.papers.all import PAPERS, all_tables
     from hpcdl.sim.papers.printed import printed_rows
 
     names = list(PAPERS) if only is None else names_in(only, list(PAPERS), "--only")
-    tables, problems = all_tables(names, seeds, say)
-    printed = printed_rows(tables, None if only is None else names)
+    if (trace is not None or full) and "bftrainer" not in names:
+        raise click.UsageError(f"{'--full' if trace is None else '--trace'} is for bftrainer: name it in --only", ctx)
+    tables, problems = all_tables(names, seeds, say, trace, full)
+    printed = printed_rows(tables, None if only is None else names, trace is not None)
     if report is not None:
         from hpcdl.sim.papers.page import papers_page
 

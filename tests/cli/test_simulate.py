@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.sim.papers import bftrainer
+from hpcdl.sim.replay import studies
 from tests.cli.conftest import Run
 
 JOBS = """submit_s,model,gpus,steps,duration_s,deadline_s,user
@@ -164,6 +166,59 @@ def test_the_papers_tables_have_the_schema_that_others_read(hpcdl: Run, tmp_path
     unknown = hpcdl("simulate", "papers", "--only", "nobody")
     assert unknown.code == 2
     assert "there are marble, sidecar, genie, unknown" in unknown.err
+
+
+def test_bftrainer_is_compared_on_a_trace_that_is_given(
+    hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, few in (("T_FWDS", (10.0, 120.0)), ("FEW_T_FWDS", (120.0,)), ("PARALLEL", (5,)), ("FACTORS", (1,))):
+        monkeypatch.setattr(studies, name, few)
+    monkeypatch.setattr(bftrainer, "TRAINERS", 7)
+    trace, page = tmp_path / "idle.csv", tmp_path / "papers.html"
+    rows = "".join(f"n{place},{60 * place},{40_000 - 900 * place}\n" for place in range(12))
+    trace.write_text(f"node,idle_from_s,idle_until_s\nbefore,0,100\n{rows}")
+    asked = ("simulate", "papers", "--only", "bftrainer", "--seeds", 1)
+    theirs = hpcdl(*asked, "--trace", trace, "--json", "--report", page)
+    assert theirs.code == 0
+    assert "hpcdl: parallel, objective throughput, parallel 5, seed 0 is ready" in theirs.err
+    keys = {"paper", "figure", "what", "printed", "here", "met", "tolerance", "fitted"}
+    assert {frozenset(row) for row in theirs.value["printed"]} == {frozenset(keys)}
+    ran = [row for row in theirs.value["printed"] if row["here"] is not None]
+    assert {"Table 3", "Table 4", "Figure 9", "Figure 15", "Section 5.1.2"} <= {row["figure"] for row in ran}
+    assert {type(row["met"]) for row in ran} == {bool}
+    tables = {table["name"]: table["rows"] for table in theirs.value["tables"]}
+    for row in tables["BFTrainer: U of its policies"]:
+        assert 0 < row["U"] <= row["bound_U"]
+    assert len(tables["BFTrainer table 3: run time, h"]) == 7
+    assert "BFTrainer table 4" in page.read_text()
+    # Without it the same file stands in for the sample.
+    (tmp_path / "workloads").mkdir()
+    trace.rename(tmp_path / "workloads" / "idle_sample.csv.gz")
+    monkeypatch.setattr(bftrainer, "conf_folder", lambda: tmp_path)
+    ours = hpcdl(*asked, "--json").value["printed"]
+    timed = "a decision, s"
+    assert [row["here"] for row in ours if timed not in row["what"]] == [
+        row["here"] for row in theirs.value["printed"] if timed not in row["what"]
+    ]
+    assert {row["met"] for row in ours} == {None}
+    assert "not their trace" in hpcdl(*asked).out
+
+
+@pytest.mark.parametrize("option", [("--trace", __file__), ("--full",)])
+def test_a_trace_without_bftrainer_is_wrong_usage(hpcdl: Run, option: tuple[str, ...]) -> None:
+    done = hpcdl("simulate", "papers", "--only", "marble,genie", *option)
+    assert (done.code, done.out) == (2, "")
+    assert f"{option[0]} is for bftrainer: name it in --only" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_damaged_trace_is_told_before_the_work(hpcdl: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "idle.csv"
+    trace.write_text("node,idle_from_s,idle_until_s\na,5,5\n")
+    done = hpcdl("simulate", "papers", "--only", "marble,bftrainer", "--trace", trace)
+    assert (done.code, done.out) == (1, "")
+    assert "idle.csv:2: idle_until_s: 5 must be after idle_from_s" in done.err
+    assert hpcdl("simulate", "papers", "--trace", tmp_path / "none.csv").code == 1
 
 
 def test_jobs_share_gpus_unless_they_may_not(hpcdl: Run, files: Path) -> None:

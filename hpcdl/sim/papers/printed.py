@@ -1,20 +1,23 @@
 """Printed against ours: the numbers of the papers' text and tables that hpcdl claims, beside what came out here.
 
 printed.yaml holds the numbers and which row of which table is about them; those of BFTrainer's section 5 are in
-conf/workloads/bftrainer_printed.csv.
+conf/workloads/bftrainer_printed.csv. BFTrainer's are of a trace: they are compared where ours are of the authors' own.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 from typing import Any, TypeAlias
 
+from hpcdl.sim.papers.bftrainer_tables import place_of
 from hpcdl.sim.papers.table import PaperTable, paper_file
 from hpcdl.sim.replay.studies import printed as bftrainer_printed
 
 TITLE = "Printed against ours"
+OF_A_TRACE = "BFTrainer"
 TOLERANCE = 0.05
 """Relatively, of every number."""
 OF_SPREADS = 0.001
@@ -53,8 +56,12 @@ class Printed:
         found = [row.to_json().get(self.key) for row in rows if self.workload in (None, row.workload)]
         return [number for number in found if isinstance(number, int | float) and math.isfinite(number)]
 
-    def to_json(self, tables: Mapping[str, PaperTable]) -> dict[str, Any]:
-        """The row: what is printed, what came out in these tables (None: not run), and whether that is as printed."""
+    def to_json(self, tables: Mapping[str, PaperTable], own_trace: bool = False) -> dict[str, Any]:
+        """The row: what is printed, what came out in these tables (None: not run), and whether that is as printed.
+
+        `own_trace`: what is of a trace is of the authors' own; else whether it is met is None.
+        """
+        comparable = own_trace or self.paper != OF_A_TRACE
         numbers = self.numbers(tables)
         here = _TAKE[self.take](numbers) if numbers else None
         return {
@@ -63,7 +70,7 @@ class Printed:
             "what": self.what,
             "printed": self.value,
             "here": here,
-            "met": None if here is None else self.met(here),
+            "met": self.met(here) if here is not None and comparable else None,
             "tolerance": self.tolerance,
             "fitted": self.fitted,
         }
@@ -79,24 +86,33 @@ class Printed:
         return low * (1 - self.tolerance) <= here <= high * (1 + self.tolerance)
 
 
-def printed_rows(tables: Iterable[PaperTable], papers: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """A row for each number of these papers (as in `all.PAPERS`; None: of all five), with what the tables have."""
+def printed_rows(
+    tables: Iterable[PaperTable], papers: Collection[str] | None = None, own_trace: bool = False
+) -> list[dict[str, Any]]:
+    """A row for each number of these papers (as in `all.PAPERS`; None: of all), with what the tables have.
+
+    `own_trace`: see `Printed.to_json`.
+    """
     by_name = {table.name: table for table in tables}
-    return [each.to_json(by_name) for each in printed() if papers is None or each.paper.lower() in papers]
+    return [each.to_json(by_name, own_trace) for each in printed() if papers is None or each.paper.lower() in papers]
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Whether a row is met, missed or was not run, in a word or two."""
-    return {True: "met", False: "missed", None: "not run"}[row["met"]]
+    """Whether a row is met, missed, was not run, or is of another trace than the paper's, in a word or three."""
+    if row["met"] is None:
+        return "not run" if row["here"] is None else "not their trace"
+    return "met" if row["met"] else "missed"
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many of the rows are met, missed and were not run."""
-    met, missed = (sum(row["met"] is was for row in rows) for was in (True, False))
+    """How many of the rows are met, missed, were not run, and are of another trace."""
+    count = Counter(map(verdict, rows))
     fitted = sum(row["met"] is True and row["fitted"] is not None for row in rows)
+    others = f"; {count['not their trace']} not compared, as ours are of another trace" * ("not their trace" in count)
     return (
-        f"{met} of {len(rows)} are met, {fitted} of these with a fit; {missed} missed; {len(rows) - met - missed} not "
-        f"run. Met: within {TOLERANCE:.0%} of what is printed, or within the spread where one is printed."
+        f"{count['met']} of {len(rows)} are met, {fitted} of these with a fit; {count['missed']} missed; "
+        f"{count['not run']} not run{others}. Met: within {TOLERANCE:.0%} of what is printed, or within the spread "
+        "where one is printed."
     )
 
 
@@ -125,4 +141,5 @@ def _bftrainer() -> Iterator[Printed]:
     for each in bftrainer_printed():
         words = [each.model or "all models", each.policy, each.objective]
         words += [] if each.at is None else [f"at {each.at:g}"]
-        yield Printed("BFTrainer", each.where, f"{each.figure}: {', '.join(filter(None, words))}", each.value)
+        what = f"{each.figure}: {', '.join(filter(None, words))}"
+        yield Printed(OF_A_TRACE, each.where, what, each.value, *place_of(each))
