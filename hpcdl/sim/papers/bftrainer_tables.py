@@ -5,6 +5,7 @@ Notes stand in bftrainer.yaml, and what the text prints in printed.yaml.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -108,7 +109,12 @@ def _figures(rows: Rows, figures: Mapping[str, Figure]) -> dict[str, float]:
 
 def _own(*keys: str) -> dict[str, Figure]:
     """Figures of the replay by their names."""
-    return {key: lambda row, key=key: row.figures[key] for key in keys}  # type: ignore[misc]
+    return {key: partial(_own_figure, key) for key in keys}
+
+
+def _own_figure(key: str, row: StudyRow) -> float | None:
+    value: float | None = row.figures[key] if key in row.figures else row.more[key]
+    return value
 
 
 def _row(workload: str, policy: str, more: Mapping[str, Any], paper: Mapping[str, Any] | None = None) -> PaperRow:
@@ -182,9 +188,8 @@ def _mean_active(row: StudyRow) -> float | None:
 
 
 def _figure_14(studies: Studies) -> Iterator[PaperRow]:
-    own = {key: lambda row, key=key: row.more[key] for key in ("hours", "node_hours")}
     for rows in studies.get("parallel", ()):
-        figures = _own("U", "bound_U", "used_share") | own | {"active_h": _mean_active}
+        figures = _own("U", "bound_U", "used_share", "hours", "node_hours") | {"active_h": _mean_active}
         workload = f"{rows[0].label['objective']}, {rows[0].label['parallel']} trainers"
         yield _row(workload, MILP, _figures(rows, figures))
 
