@@ -1,4 +1,4 @@
-"""The choice of counts as a mixed integer linear program for HiGHS: a check on the solvers of hpcdl/solver/.
+"""The choice of counts as a mixed integer linear program: what program.py adds nodes to, and by itself for HiGHS.
 
 The counts that a trainer may have fall into pieces on which its value is linear: its knots (hpcdl/solver/rows.py) and
 what is between neighbouring ones. A binary for each piece says which one it takes, and a number how far into it the
@@ -25,16 +25,29 @@ LARGEST = 1e4  # value of a piece in the program: far above what HiGHS takes for
 
 
 @dataclass(frozen=True, slots=True)
-class _CountRange:
-    """Counts `first` to `last` of a group (-1: none), worth `value` and `slope` more for each after the first."""
+class CountPiece:
+    """Counts `first` to `last` of a group (-1: none), one of which a trainer has if it takes the piece."""
 
     group: int
     first: int
     last: int
-    value: float
-    slope: float
     taken: int  # column: it is this piece
     more: int  # column: nodes beyond the first; -1: there is one count only
+
+    @property
+    def nodes(self) -> list[tuple[int, float]]:
+        """(column, value) whose sum is the count; 0 where the piece is not taken."""
+        terms = [(self.taken, float(self.first))]
+        return terms if self.more < 0 else [*terms, (self.more, 1.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class CountChoice:
+    """The program, the pieces of each trainer, and what a unit of its cost is worth: values are `unit` x -cost."""
+
+    model: IntegerProgram
+    pieces: list[list[CountPiece]]
+    unit: float
 
 
 def allocate_highs(
@@ -48,45 +61,40 @@ def allocate_highs(
     rows = read(trainers, capacities)
     if not rows.trainers:
         return Allotment((), (), 0.0, 0.0, True, SOLVER)
-    largest = float(np.abs(rows.value).max()) or 1.0
-    model, pieces = _program(rows, LARGEST / largest)
-    found = solve_with_highs(model, limits or SolverLimits())
+    choice = choice_of_counts(rows)
+    found = solve_with_highs(choice.model, limits or SolverLimits())
     if found.values is None:
         raise SolverError("HiGHS found no counts within its limits")
     chosen = []
-    for mine in pieces:
+    for mine in choice.pieces:
         piece = max(mine, key=lambda each: found.values[each.taken] if found.values else 0.0)
         more = round(found.values[piece.more]) if piece.more >= 0 else 0
         chosen.append((piece.first + min(more, piece.last - piece.first), max(piece.group, 0)))
     for group, nodes in enumerate(rows.capacity.tolist()):
         if sum(count for count, where in chosen if where == group) > nodes:
             raise SolverError(f"the counts of HiGHS do not fit into group {group}")
-    bound = off_grid(1, rows.exponent) * largest / LARGEST * -found.bound
-    return allotment(trainers, chosen, None if found.optimal else bound, SOLVER)
+    return allotment(trainers, chosen, None if found.optimal else choice.unit * -found.bound, SOLVER)
 
 
-def _program(rows: Rows, scale: float) -> tuple[IntegerProgram, list[list[_CountRange]]]:
-    """The program, with values multiplied by `scale`, and the pieces of each trainer."""
+def choice_of_counts(rows: Rows) -> CountChoice:
+    """The program of some trainers on groups of nodes."""
+    largest = float(np.abs(rows.value).max(initial=0)) or 1.0
+    scale = LARGEST / largest
     model = IntegerProgram()
-    pieces: list[list[_CountRange]] = [[] for _ in range(rows.trainers)]
+    pieces: list[list[CountPiece]] = [[] for _ in range(rows.trainers)]
     for row, trainer in enumerate(rows.trainer.tolist()):
-        first, value = int(rows.nodes[row]), float(rows.value[row]) * scale
-        last, slope = first, 0.0
+        first = last = int(rows.nodes[row])
+        taken, more = model.binary(-float(rows.value[row]) * scale), -1
         if rows.inner[row]:
-            last, slope = int(rows.nodes[row + 1]), float(rows.slope[row]) * scale
-        taken = model.binary(-value)
-        more = model.column(0.0, float(last - first), -slope) if last > first else -1
-        pieces[trainer].append(_CountRange(int(rows.group[row]), first, last, value, slope, taken, more))
+            last = int(rows.nodes[row + 1])
+            more = model.column(0.0, float(last - first), -float(rows.slope[row]) * scale)
+        pieces[trainer].append(CountPiece(int(rows.group[row]), first, last, taken, more))
     for mine in pieces:
         model.row(1.0, 1.0, [(piece.taken, 1.0) for piece in mine])
         for piece in mine:
             if piece.more >= 0:
                 model.row(-math.inf, 0.0, [(piece.more, 1.0), (piece.taken, -float(piece.last - piece.first))])
     for group, nodes in enumerate(rows.capacity.tolist()):
-        terms = []
-        for piece in (each for mine in pieces for each in mine if each.group == group):
-            terms.append((piece.taken, float(piece.first)))
-            if piece.more >= 0:
-                terms.append((piece.more, 1.0))
+        terms = [term for mine in pieces for piece in mine if piece.group == group for term in piece.nodes]
         model.row(-math.inf, float(nodes), terms)
-    return model, pieces
+    return CountChoice(model, pieces, off_grid(1, rows.exponent) * largest / LARGEST)

@@ -4,19 +4,16 @@ program.py and counts_program.py write programs, solvers.py solves them. Only va
 imported.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class IntegerProgram:
-    """min sum cost x, with rows and columns between their bounds; columns may be integers, and in sets of type SOS2.
+    """min sum cost x, with rows and columns between their bounds; columns may be integers.
 
-    `start`: a feasible solution, for solvers that can begin with one.
-
-    In an SOS2, of three columns or more, at most two are not 0, and these are neighbours. Rows are stored one after the
-    other: row i has the coefficients `values[starts[i]:starts[i + 1]]` of the columns `index[...]`.
+    `start`: a feasible solution, for solvers that can begin with one. Rows are stored one after the other: row i has
+    the coefficients `values[starts[i]:starts[i + 1]]` of the columns `index[...]`.
     """
 
     lower: list[float] = field(default_factory=list)
@@ -29,8 +26,6 @@ class IntegerProgram:
     starts: list[int] = field(default_factory=lambda: [0])
     index: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    sos2: list[tuple[int, ...]] = field(default_factory=list)
-    implied: set[int] = field(default_factory=set)  # numbers of the sets that hold in every optimum anyway
 
     @property
     def columns(self) -> int:
@@ -65,28 +60,6 @@ class IntegerProgram:
         self.starts.append(len(self.index))
         self.row_lower.append(lower)
         self.row_upper.append(upper)
-
-    def with_binaries(self) -> "IntegerProgram":
-        """The same program without sets: a binary for each pair of neighbours, one of them 1, says where it is not 0.
-
-        Sets that are implied need none.
-        """
-        model = IntegerProgram(
-            list(self.lower), list(self.upper), list(self.cost), list(self.integer), list(self.start),
-            list(self.row_lower), list(self.row_upper), list(self.starts), list(self.index), list(self.values),
-        )  # fmt: skip
-        for number, columns in enumerate(self.sos2):
-            if number in self.implied:
-                continue
-            used = [at for at, column in enumerate(columns) if self.start[column]]
-            begin = min(used[0] if used else 0, len(columns) - 2)
-            pairs = [model.binary(start=float(at == begin)) for at in range(len(columns) - 1)]
-            model.row(1.0, 1.0, [(pair, 1.0) for pair in pairs])
-            for at, column in enumerate(columns):
-                beside = pairs[max(0, at - 1) : at + 1]
-                terms = [(pair, -self.upper[column]) for pair in beside]
-                model.row(-math.inf, 0.0, [(column, 1.0), *terms])
-        return model
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,19 +31,18 @@ def solve_with_highs(model: IntegerProgram, limits: SolverLimits) -> SolverResul
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    plain = model.with_binaries()
-    matrix = csr_array((plain.values, plain.index, plain.starts), shape=(plain.rows, plain.columns))
+    matrix = csr_array((model.values, model.index, model.starts), shape=(model.rows, model.columns))
     found = milp(
-        plain.cost,
-        integrality=plain.integer,
-        bounds=Bounds(plain.lower, plain.upper),
-        constraints=LinearConstraint(matrix, plain.row_lower, plain.row_upper),
+        model.cost,
+        integrality=model.integer,
+        bounds=Bounds(model.lower, model.upper),
+        constraints=LinearConstraint(matrix, model.row_lower, model.row_upper),
         options={"mip_rel_gap": 0.0, "node_limit": min(limits.work, _MOST_NODES), "time_limit": limits.seconds},
     )
     if found.status not in (0, 1) and "limit reached" not in found.message:  # SciPy has no number for a limit of nodes
         raise SolverError(f"HiGHS refuses the program: {found.message}")
-    values = None if found.x is None else found.x[: model.columns].tolist()
-    bound = found.mip_dual_bound if any(plain.integer) else found.fun
+    values = None if found.x is None else found.x.tolist()
+    bound = found.mip_dual_bound if any(model.integer) else found.fun
     return SolverResult(values, -math.inf if bound is None else float(bound), found.status == 0)
 
 
@@ -56,7 +55,6 @@ def solve_with_cbc(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
         import pulp
     except ImportError as error:
         raise SolverError(f"PuLP cannot be imported: {error}") from None
-    plain = model.with_binaries()
     # PuLP 3 warns at each variable that PuLP 4 will be different.
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="hpcdl-cbc-") as folder:
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -65,15 +63,14 @@ def solve_with_cbc(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
             msg=False,
             gapRel=0.0,
             gapAbs=1e-7,
-            threads=1,
             timeLimit=limits.seconds,
             maxNodes=limits.work,
             logPath=str(log),
             warmStart=True,
         )
         solver.tmpDir = folder
-        problem, columns = _problem(plain)
-        for column, value in zip(columns, plain.start, strict=True):
+        problem, columns = _problem(model)
+        for column, value in zip(columns, model.start, strict=True):
             column.setInitialValue(value)
         try:
             problem.solve(solver)
@@ -82,7 +79,7 @@ def solve_with_cbc(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
         # `status` is "Optimal" at a limit too, as soon as there is a solution.
         optimal = problem.sol_status == pulp.LpSolutionOptimal
         feasible = optimal or problem.sol_status == pulp.LpSolutionIntegerFeasible
-        values = [float(column.varValue or 0.0) for column in columns[: model.columns]] if feasible else None
+        values = [float(column.varValue or 0.0) for column in columns] if feasible else None
         bound = _bound(log.read_text(errors="replace"), optimal)
     return SolverResult(values, bound, optimal)
 
@@ -128,7 +125,7 @@ _TOO_LARGE = 10010  # GRB.Error.SIZE_LIMIT_EXCEEDED: the licence that gurobipy c
 
 
 def solve_with_gurobi(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
-    """What Gurobi, with its own SOS2, finds within the limits; SolverError: not installed, or its licence too small."""
+    """What Gurobi finds within the limits; SolverError: not installed, or its licence too small."""
     try:
         import gurobipy
     except ImportError as error:
@@ -167,8 +164,6 @@ def _solved(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
         every: list[gurobipy.Var] = x.tolist()
         for column, value in zip(every, model.start, strict=True):
             column.Start = value
-        for columns in model.sos2:
-            program.addSOS(GRB.SOS_TYPE2, [every[column] for column in columns])
         program.optimize()
         values = [each.X for each in every] if program.SolCount else None
         bound = program.ObjBound if program.IsMIP else program.ObjVal

@@ -124,7 +124,7 @@ def test_the_same_question_is_not_solved_twice() -> None:
 def test_the_current_map_is_a_solution_to_begin_with(groups: bool) -> None:
     looked_at = 0
     for seed in range(seeds(200)):
-        model = node_level(made(seed, groups=groups)).model.with_binaries()
+        model = node_level(made(seed, groups=groups)).model
         if not model.columns:
             continue
         looked_at += 1

@@ -5,18 +5,21 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcdl.milp.answer import nodes_of, reasons
+from hpcdl.milp.counts_program import choice_of_counts
 from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
 from hpcdl.milp.problem import Problem, read
 from hpcdl.milp.program import node_level
 from hpcdl.milp.solve import SOLVERS, free_bound, legal, solve
 from hpcdl.milp.solvers import NODE_SOLVERS
 from hpcdl.milp.solvers import solve_with_highs as by_highs
+from hpcdl.solver.rows import read as trainer_rows
 from tests.milp.made import best, faults, problem
 from tests.support.seeds import seeds
 
@@ -114,19 +117,26 @@ def test_a_curve_that_is_not_concave_needs_neighbouring_points() -> None:
     # Between its points the curve is far below the line from its first to its last one.
     dips = {"id": "a", "min": 1, "max": 9, "curve": [[2, 8.0], [3, 1.0], [8, 2.0], [9, 40.0]]}
     asked = {"horizon_s": 1, "nodes": 8, "trainers": [dips]}
-    model = node_level(read(json.dumps(asked))).model
-    assert len(model.sos2) == 1
-    assert not model.implied
-    assert model.with_binaries().columns == model.columns + len(model.sos2[0]) - 1
     for solver in OVER_NODES:
         assert answer(asked, solver)["allocation"] == {"a": 2}
 
 
-def test_a_concave_curve_needs_no_more_binaries() -> None:
-    asked = {"horizon_s": 1, "nodes": 8, "trainers": [{"id": "a", "curve": [[1, 4.0], [4, 8.0], [8, 9.0]]}]}
-    model = node_level(read(json.dumps(asked))).model
-    assert model.implied == {0}
-    assert model.with_binaries().columns == model.columns
+@pytest.mark.parametrize("groups", [False, True])
+def test_the_program_over_nodes_is_as_tight_as_the_one_over_counts(groups: bool) -> None:
+    for seed in range(seeds(60)):
+        asked = read(json.dumps(problem(seed, groups=groups)))
+        if not asked.trainers or not any(asked.capacities):
+            continue
+        print("seed", seed)
+        counts = choice_of_counts(trainer_rows(asked.trainers, asked.capacities)).model
+        assert relaxed(node_level(asked).model) == pytest.approx(relaxed(counts), rel=1e-6, abs=1e-6)
+
+
+def relaxed(model: IntegerProgram) -> float:
+    """The least cost where no column must be whole."""
+    found = by_highs(replace(model, integer=[False] * model.columns), SolverLimits())
+    assert found.optimal
+    return found.bound
 
 
 def large() -> Problem:
@@ -206,7 +216,7 @@ def test_what_is_not_installed_falls_back_with_one_line(monkeypatch: pytest.Monk
 
 def test_a_licence_that_is_too_small_falls_back_with_its_numbers() -> None:
     rows = [{"id": f"t{n}", "max": 40, "current": 3, "curve": [[1, n + 1.0], [40, 60.0]]} for n in range(10)]
-    asked = read(json.dumps({"horizon_s": 120, "nodes": 110, "trainers": rows}))
+    asked = read(json.dumps({"horizon_s": 120, "nodes": 200, "trainers": rows}))
     said = solve(asked, "gurobi")
     assert said.allotment.solver == "highs"
     assert said.allotment.value == pytest.approx(solve(asked).allotment.value)
@@ -217,7 +227,9 @@ def test_a_map_that_breaks_the_rules_is_not_taken(monkeypatch: pytest.MonkeyPatc
     asked = read(json.dumps({"horizon_s": 1, "nodes": 4, "trainers": [{"id": "a", "min": 3, "curve": [[3, 1.0]]}]}))
 
     def wrong(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
-        return SolverResult([1.0] + [0.0] * (model.columns - 1), 0.0, True)
+        values = [0.0] * model.columns
+        values[node_level(asked).nodes[0, 0][0]] = 1.0
+        return SolverResult(values, 0.0, True)
 
     for name in NODE_SOLVERS:
         monkeypatch.setitem(NODE_SOLVERS, name, wrong)
