@@ -31,8 +31,6 @@ def test_it_has_the_table_and_both_figures() -> None:
     titles = re.findall(r"<title>(\d+ to [^<]*)</title>", page)
     assert titles == [
         "0 to 12 h: 3 events, 21.2 %",
-        "12 to 24 h: 0 events, nobody looked",
-        "24 to 30.5 h: 0 events, 25.0 %",
     ]
     assert "figure 1" in page
     assert page == idle_page(RECORD, table_of(RECORD), "<summer>")
@@ -43,7 +41,7 @@ def test_the_numbers_stand_above_their_bars() -> None:
         pieces = tuple(IdlePiece("a", 60.0 * n, 60.0 * n + 30) for n in range(events))
         record = IdleRecord(pieces, ((0.0, 12 * HOUR),), 4)
         page = idle_page(record, table_of(record), "x")
-        bars = re.findall(r'<rect [^>]* y="([\d.]+)"[^>]*class="fill">.*?</g><text [^>]* y="([\d.]+)"', page)
+        bars = re.findall(r'<rect [^>]* y="([\d.]+)"[^>]*class="fill">.*?<g><text [^>]* y="([\d.]+)"', page)
         assert bars
         for bar, label in bars:
             assert float(bar) - 4 == pytest.approx(float(label), abs=0.11)
