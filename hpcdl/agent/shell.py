@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.agent.child import dies_with
 from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.report_log import Key
 from hpcdl.agent.supervisor import launch, process_file, processes
@@ -28,6 +27,7 @@ from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor.resources import mark
 from hpcdl.agent.supervisor.start_file import read_start
 from hpcdl.wire import messages as msg
+from hpcdl.wire.child import dies_with
 from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 log = logging.getLogger("hpcdl.agent")

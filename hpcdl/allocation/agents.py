@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from hpcdl.agent.child import dies_with
 from hpcdl.agent.departure import end_signals
 from hpcdl.batch.adapter import Allocation, BatchAdapter, ask_twice
 from hpcdl.batch.system import BatchError, Unsupported
 from hpcdl.core.model.pilot import BatchState
+from hpcdl.wire.child import dies_with
 
 log = logging.getLogger("hpcdl.allocation")
 

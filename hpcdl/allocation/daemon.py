@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcdl.agent.child import dies_with
 from hpcdl.client import Client, ClientError
+from hpcdl.wire.child import dies_with
 from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
 from hpcdl.wire.readable import readable
 

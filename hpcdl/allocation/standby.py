@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcdl.agent.child import dies_with
 from hpcdl.agent.departure import end_signals
 from hpcdl.allocation.signals import Signals
 from hpcdl.batch.adapter import Allocation, BatchAdapter
 from hpcdl.batch.command import run
 from hpcdl.batch.system import BatchError, system_named
+from hpcdl.wire.child import dies_with
 
 END = signal.SIGUSR1
 """The allocation's word for its own end; srun passes it on, where it answers SIGTERM by killing the step."""

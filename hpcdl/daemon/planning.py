@@ -1,8 +1,10 @@
 """Where the daemon's policies deliberate: a thread that makes plans, and a process that solves their programs.
 
-Both end with the daemon at once: a solve is given up, and its process killed with what it started (CBC is one).
+Both end with the daemon at once: a solve is given up, and its process killed with what it started (CBC is one). Where
+the daemon is killed, the kernel ends them.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,7 +45,7 @@ class PlanThread:
 
     def solve(self, problem: Problem, solver: str, limits: SolverLimits) -> ProblemAnswer:
         """As `milp.solve.solve`, in a process of its own. SolverError: it has not answered."""
-        argv = [sys.executable, "-P", "-m", "hpcdl.milp"]
+        argv = [sys.executable, "-P", "-m", "hpcdl.milp", str(os.getpid())]
         try:
             done = self._commands(argv, limits.seconds + START_S, stdin=question_text(problem, solver, limits))
         except BatchError:

@@ -5,19 +5,16 @@ found: limits end a search, and then `SolverResult.optimal` is false.
 """
 
 import math
+import os
 import re
+import subprocess
 import tempfile
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
-
-if TYPE_CHECKING:
-    import pulp
-
+from hpcdl.wire.child import dies_with
 
 _MOST_NODES = (1 << 31) - 1  # that HiGHS can count
 
@@ -50,65 +47,68 @@ _BOUND = re.compile(r"^(Lower bound|Objective value): +(\S+)", re.MULTILINE)
 
 
 def solve_with_cbc(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
-    """What CBC, which comes with PuLP, finds within the limits; SolverError: PuLP or CBC cannot be used."""
+    """What CBC, which comes with PuLP, finds within the limits; SolverError: PuLP or CBC cannot be used.
+
+    PuLP is asked for the program's place only: it would start CBC so that it outlives this process.
+    """
     try:
         import pulp
     except ImportError as error:
         raise SolverError(f"PuLP cannot be imported: {error}") from None
-    # PuLP 3 warns at each variable that PuLP 4 will be different.
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="hpcdl-cbc-") as folder:
-        warnings.simplefilter("ignore", DeprecationWarning)
-        log = Path(folder) / "log"
-        solver = pulp.PULP_CBC_CMD(
-            msg=False,
-            gapRel=0.0,
-            gapAbs=1e-7,
-            timeLimit=limits.seconds,
-            maxNodes=limits.work,
-            logPath=str(log),
-            warmStart=True,
-        )
-        solver.tmpDir = folder
-        problem, columns = _problem(model)
-        for column, value in zip(columns, model.start, strict=True):
-            column.setInitialValue(value)
+    with tempfile.TemporaryDirectory(prefix="hpcdl-cbc-") as folder:
+        places = {name: Path(folder) / name for name in ("program.mps", "start", "answer")}
+        places["program.mps"].write_text(mps_text(model))
+        start = "".join(f"{at} x{at} {value!r}\n" for at, value in enumerate(model.start))
+        places["start"].write_text(f"start\n{start}")
+        options = {"mips": "start", "sec": limits.seconds, "timeMode": "elapsed", "ratio": 0, "allow": 1e-7}
+        options["maxNodes"] = min(limits.work, _MOST_NODES)
+        argv = [pulp.PULP_CBC_CMD.pulp_cbc_path, "program.mps"]
+        argv += [text for name, value in options.items() for text in (f"-{name}", str(value))]
+        argv += ["-solve", "-solution", "answer"]
         try:
-            problem.solve(solver)
-        except (pulp.PulpError, OSError) as error:
+            done = subprocess.run(
+                argv,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                preexec_fn=dies_with(os.getpid()),
+                check=True,
+            )
+            answer = places["answer"].read_text()
+        except (OSError, subprocess.SubprocessError) as error:
             raise SolverError(f"CBC does not run: {error}") from None
-        # `status` is "Optimal" at a limit too, as soon as there is a solution.
-        optimal = problem.sol_status == pulp.LpSolutionOptimal
-        feasible = optimal or problem.sol_status == pulp.LpSolutionIntegerFeasible
-        values = [float(column.varValue or 0.0) for column in columns] if feasible else None
-        bound = _bound(log.read_text(errors="replace"), optimal)
-    return SolverResult(values, bound, optimal)
+    status, _, rows = answer.partition("\n")
+    optimal = status.startswith("Optimal")
+    if "objective value" not in status or "nfeasible" in status or "no integer solution" in status:
+        optimal, values = False, None
+    else:
+        values = [0.0] * model.columns
+        for row in rows.splitlines():  # those that are not 0: number, name, value, reduced cost
+            _, name, value, *_ = row.replace("**", "").split()
+            values[int(name[1:])] = float(value)
+    return SolverResult(values, _bound(done.stdout.decode(errors="replace"), optimal), optimal)
 
 
-def _problem(model: IntegerProgram) -> "tuple[pulp.LpProblem, list[pulp.LpVariable]]":
-    import pulp
-
-    def finite(bound: float) -> float | None:
-        return bound if math.isfinite(bound) else None
-
-    problem = pulp.LpProblem("nodes", pulp.LpMinimize)
-    columns = [
-        pulp.LpVariable(f"x{at}", finite(low), finite(high), pulp.LpInteger if whole else pulp.LpContinuous)
-        for at, (low, high, whole) in enumerate(zip(model.lower, model.upper, model.integer, strict=True))
-    ]
-    problem.setObjective(pulp.LpAffineExpression(list(zip(columns, model.cost, strict=True))))
-    for at in range(model.rows):
-        start, end = model.starts[at], model.starts[at + 1]
-        terms = [(columns[model.index[k]], model.values[k]) for k in range(start, end)]
-        low, high = model.row_lower[at], model.row_upper[at]
-        for sense, bound in (
-            [(pulp.LpConstraintEQ, low)] if low == high else [(pulp.LpConstraintGE, low), (pulp.LpConstraintLE, high)]
-        ):
-            if math.isfinite(bound):
-                row = pulp.LpConstraint(
-                    pulp.LpAffineExpression(terms), sense, f"r{at}_{sense}".replace("-", "m"), bound
-                )
-                problem.addConstraint(row)
-    return problem, columns
+def mps_text(model: IntegerProgram) -> str:
+    """The program as MPS, in which column i is `xi`, row i `ri`. CBC wants these names of right sides, bounds."""
+    columns: list[list[str]] = [[f" x{at} cost {cost!r}"] for at, cost in enumerate(model.cost)]
+    kinds, sides, ranges = [], [], []
+    for row, (low, high) in enumerate(zip(model.row_lower, model.row_upper, strict=True)):
+        kind, side = ("E", low) if low == high else ("L", high) if low == -math.inf else ("G", low)
+        kinds.append(f" {kind} r{row}")
+        sides.append(f" RHS r{row} {side!r}")
+        if kind == "G" and high < math.inf:
+            ranges.append(f" RNG r{row} {high - low!r}")
+        for at in range(model.starts[row], model.starts[row + 1]):
+            columns[model.index[at]].append(f" x{model.index[at]} r{row} {model.values[at]!r}")
+    texts = ["NAME nodes", "ROWS", " N cost", *kinds, "COLUMNS"]
+    for whole, mark in ((False, ""), (True, "INTORG")):
+        some = [text for its, integer in zip(columns, model.integer, strict=True) if integer is whole for text in its]
+        texts += [f" MARK 'MARKER' '{mark}'", *some, " MARK 'MARKER' 'INTEND'"] if mark else some
+    texts += ["RHS", *sides, "RANGES", *ranges, "BOUNDS"]
+    for at, bounds in enumerate(zip(model.lower, model.upper, strict=True)):
+        texts += [f" {kind} BND x{at} {bound!r}" for kind, bound in zip(("LO", "UP"), bounds, strict=True)]
+    return "\n".join([*texts, "ENDATA", ""])
 
 
 def _bound(log: str, optimal: bool) -> float:

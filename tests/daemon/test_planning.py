@@ -1,6 +1,8 @@
 """Plans are made in a thread, programs solved in a process, and both are given up when the daemon ends."""
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -91,4 +93,30 @@ def test_a_solve_is_given_up_with_all_that_it_started() -> None:
     aside.stop()
     thread.join(60)
     assert outcome == ["its process has not answered in time"] or outcome[0].startswith("what its process prints")
+    until(lambda: not any(each.is_running() and each.status() != "zombie" for each in started), "all to be gone")
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_a_solve_ends_with_a_daemon_that_is_killed(solver: str) -> None:
+    code = (
+        "from tests.daemon.test_planning import *\n"
+        "plans = PlanThread(lambda command: None)\n"
+        f"plans(lambda: plans.solve(hard(90, 1500), {solver!r}, SolverLimits(10**9, 3600.0))).result()\n"
+    )
+    daemon = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    try:
+        seen = psutil.Process(daemon.pid)
+        started: set[psutil.Process] = set()
+
+        def solves() -> bool:
+            """Whether the solver is at work: CBC runs, or HiGHS has the program."""
+            started.update(seen.children(recursive=True))
+            if solver == "cbc":
+                return any(each.name() == "cbc" for each in started)
+            return any("highs" in each.path for one in started for each in one.memory_maps())
+
+        until(solves, "the solver to be at work")
+    finally:
+        daemon.kill()
+        daemon.wait()
     until(lambda: not any(each.is_running() and each.status() != "zombie" for each in started), "all to be gone")

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdl.agent.child import dies_with
 from hpcdl.ledger.lease import Lease, LeaseHeld
+from hpcdl.wire.child import dies_with
 from hpcdl.wire.readable import readable
 from tests.ledger.lines import chosen, content
 

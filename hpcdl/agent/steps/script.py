@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcdl.agent.child import dies_with
 from hpcdl.agent.steps.layout import filled
 from hpcdl.agent.steps.step import (
     BLOCKED,
@@ -40,6 +39,7 @@ from hpcdl.agent.steps.step import (
     write_json,
 )
 from hpcdl.batch.system import system_named
+from hpcdl.wire.child import dies_with
 from hpcdl.wire.private_files import make_private_folder, write_all
 
 REQUEUE = "requeue"

@@ -25,10 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcdl.agent.child import dies_with
 from hpcdl.agent.steps.layout import BadStep, StepOptions, Task, filled, gpus_of, spread
 from hpcdl.agent.steps.mpi import MpiWatch
 from hpcdl.batch.mpi import certain
+from hpcdl.wire.child import dies_with
 from hpcdl.wire.private_files import FILE_MODE, open_private_folder, read_private
 
 FOLDER = "HPCDL_STEP_FOLDER"

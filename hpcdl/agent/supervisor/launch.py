@@ -14,10 +14,10 @@ import signal
 import subprocess
 from collections.abc import Collection
 
-from hpcdl.agent.child import dies_with, prctl
 from hpcdl.agent.supervisor.node_faults import MOUNT
 from hpcdl.agent.supervisor.resources import bind, enter, mark
 from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
+from hpcdl.wire.child import dies_with, prctl
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37

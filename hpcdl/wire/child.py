@@ -1,7 +1,7 @@
 """A child that ends with its parent, whatever ends that: for `preexec_fn`.
 
-For agents, their supervisors, the steps of a batch script and the first process of a batch job, none of which leaves
-anything behind. `trainer/ranks` has its own: trainers see nothing of hpcdl but the trainer library.
+For agents, their supervisors, the steps of a batch script, the first process of a batch job and solvers, none of which
+leaves anything behind. `trainer/ranks` has its own: trainers see nothing of hpcdl but the trainer library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ prctl = ctypes.CDLL(None, use_errno=True).prctl
 def dies_with(
     parent: int, then: Callable[[], object] | None = None, number: signal.Signals = signal.SIGKILL
 ) -> Callable[[], None]:
-    """What a child does between fork and exec, to get this signal when its parent (or the thread that forked it) ends.
+    """What a child does between fork and exec, or first of all, to get this signal when its parent (or the thread that
+    forked it) ends.
 
     `then`: what it does besides.
     """
