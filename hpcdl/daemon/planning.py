@@ -48,8 +48,8 @@ class PlanThread:
         argv = [sys.executable, "-P", "-m", "hpcdl.milp", str(os.getpid())]
         try:
             done = self._commands(argv, limits.seconds + START_S, stdin=question_text(problem, solver, limits))
-        except BatchError:
-            raise SolverError("its process has not answered in time") from None
+        except (BatchError, OSError) as error:  # too late, too much, or no process or pipe to be had
+            raise SolverError(str(error)) from None
         return read_reply(done.out, len(problem.trainers))
 
     def stop(self) -> None:

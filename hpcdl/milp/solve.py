@@ -118,9 +118,9 @@ def legal(problem: Problem, chosen: Sequence[tuple[int, int]]) -> bool:
     """Whether trainers may have these (nodes, group), and there are so many."""
     left = problem.capacities
     for trainer, (nodes, group) in zip(problem.trainers, chosen, strict=True):
-        left[group] -= nodes
-        if not trainer.allows(nodes, group):
+        if not 0 <= group < len(left) or not trainer.allows(nodes, group):
             return False
+        left[group] -= nodes
     return all(nodes >= 0 for nodes in left)
 
 

@@ -157,6 +157,28 @@ def test_a_world_that_changes_faster_than_plans_are_made_is_decided_at_once(mode
     assert model.controller.solver.startswith("at once; 3 plans in a row did not fit")
 
 
+def test_nodes_that_leave_in_every_solve_leave_no_job_without_a_decision(model: Model) -> None:
+    # Each plan gives the only node that is there, which goes and comes back as another one before the plan is made.
+    name = "n1"
+    model.do(cmd.Submit((SPEC,), "a"))
+    assert model.decide() == []
+    waited = longest = decided = 0
+    for event in range(2, 400):
+        model.do(cmd.NodeGone(name, "left"))
+        name = f"n{event}"
+        infos = tuple(GpuInfo(index, f"{name}-{index}") for index in range(2))
+        model.do(cmd.Inventory(name, infos, 8, 1000, 1, "boot", f"log {event}", True))
+        started = model.made() if model.aside.asked else model.decide()
+        assert len(model.aside.asked) <= 1
+        if ("start", 1) in started:
+            decided, waited = decided + 1, 0
+        else:
+            waited += 1
+        longest = max(longest, waited)
+    assert decided > 50
+    assert longest <= STALE
+
+
 # --- what fits -------------------------------------------------------------------------------------------------------
 
 
