@@ -27,11 +27,12 @@ from hpcdl.core.controller.controller import Controller
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.milp_solvers import MILP_SOLVERS
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.planning import PlanThread
 from hpcdl.ledger import SqliteJournal
 from hpcdl.milp import Reallocation
-from hpcdl.milp.counting import MILP_SOLVERS, CountedNodes, MilpCounts, exact_counts
+from hpcdl.milp.counting import CountedNodes, MilpCounts, exact_counts
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import Simulation

@@ -14,6 +14,7 @@ import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
 from hpcdl.cli.params import REPORT, SKIP_SINGLE, Finite, InputFile, OneOf, Seconds, names_in, replace_file
+from hpcdl.core.model.milp_solvers import MILP_SOLVERS
 from hpcdl.core.model.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from hpcdl.sim.replay.outcome import MilpTally
     from hpcdl.sim.replay.studies import Study
 
-_SOLVERS = ("exact", "counts-highs", "highs", "cbc", "gurobi")
 _STUDIES = ("t-fwd", "diverse", "parallel", "scale", "costs")
 _MOST_DONE = 1e5
 _SECONDS = Seconds(0, 1_000_000)
@@ -61,7 +61,7 @@ def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | 
 @click.option("--t-fwd", callback=_horizon, default="120", show_default=True, metavar="SECONDS",
               help="Forward-looking time; adaptive: from the gaps between changes.")  # fmt: skip
 @click.option("--milp-solver", default="exact", show_default=True, metavar="NAME",
-              help=f"Who solves the program of bftrainer, harvest: {', '.join(_SOLVERS)}.")  # fmt: skip
+              help=f"Who solves the program of bftrainer, harvest: {', '.join(MILP_SOLVERS)}.")  # fmt: skip
 @click.option("--hours", type=Finite(min=0, max=87_840, min_open=True), metavar="H",
               help="The first hours of the trace.  [default: all]")  # fmt: skip
 @click.option("--accounting", type=OneOf(("paper", "stall")), default="paper", show_default=True,

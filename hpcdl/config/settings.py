@@ -27,6 +27,7 @@ from hpcdl.config.layers import (
     site_path,
     user_path,
 )
+from hpcdl.core.model.milp_solvers import MILP_SOLVERS
 from hpcdl.core.model.notice import NoticeRules, rules_of
 
 SITE_FILE = Path("/etc/hpcdl/config.yaml")
@@ -45,7 +46,6 @@ _GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
 PACKING = ("adaptive", "marble")
-MILP_SOLVERS = ("exact", "counts-highs", "highs", "cbc", "gurobi")
 BATCH = ("auto", *BATCH_SYSTEMS, "none")
 
 

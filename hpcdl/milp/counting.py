@@ -16,9 +16,6 @@ from hpcdl.milp.problem import Problem
 from hpcdl.milp.solve import COUNT_SOLVERS, ProblemAnswer, legal, solve
 from hpcdl.solver import Allotment, ElasticTrainer, allocate
 
-MILP_SOLVERS = ("exact", "counts-highs", "highs", "cbc", "gurobi")
-"""What the setting `milp_solver` may be."""
-
 MILP_POLICIES = ("bftrainer", "harvest")
 """Policies whose counts it decides."""
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from hpcdl.config.settings import MILP_SOLVERS as CONFIGURED
-from hpcdl.milp.counting import MILP_SOLVERS, CountedNodes, MilpCounts, exact_counts
+from hpcdl.core.model.milp_solvers import MILP_SOLVERS
+from hpcdl.milp.counting import CountedNodes, MilpCounts, exact_counts
 from hpcdl.milp.exchange import question_text, read_question, read_reply, refusal_text, reply_text
 from hpcdl.milp.model import SolverError, SolverLimits
 from hpcdl.milp.problem import Problem, read
@@ -33,10 +33,6 @@ def usual() -> Problem:
 
 def counted(counts: MilpCounts, asked: Problem) -> CountedNodes:
     return counts(asked.trainers, asked.capacities)
-
-
-def test_the_setting_offers_the_solvers_that_there_are() -> None:
-    assert CONFIGURED == MILP_SOLVERS
 
 
 @pytest.mark.parametrize("solver", [each for each in MILP_SOLVERS if each != "exact"])

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from hpcdl.config.layers import conf_folder
 from hpcdl.core.model.job import LARGEST
+from hpcdl.core.model.milp_solvers import MILP_SOLVERS
 from hpcdl.core.model.profile import MAX_NODES, Profile
 from hpcdl.core.model.units import meant
-from hpcdl.milp.counting import MILP_POLICIES, MILP_SOLVERS
+from hpcdl.milp.counting import MILP_POLICIES
 from hpcdl.sim.readers.source import Place, read_text, rows_of
 from hpcdl.sim.workload import WorkloadError
 
