@@ -46,6 +46,7 @@ class Reply(msgspec.Struct):
     optimal: bool = False
     solver: str = ""
     warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
     error: str = ""
 
 
@@ -89,7 +90,9 @@ def reply_text(answer: ProblemAnswer) -> str:
     """The answer as JSON."""
     found = answer.allotment
     bound = found.bound if abs(found.bound) < float("inf") else None
-    reply = Reply(found.counts, found.groups, found.value, bound, found.optimal, found.solver, answer.warnings)
+    reply = Reply(
+        found.counts, found.groups, found.value, bound, found.optimal, found.solver, answer.warnings, answer.seconds
+    )
     return msgspec.json.encode(reply).decode()
 
 
@@ -110,4 +113,4 @@ def read_reply(text: str, trainers: int) -> ProblemAnswer:
         raise SolverError(f"it answers for {len(reply.counts)} of {trainers} trainers")
     bound = float("inf") if reply.bound is None else reply.bound
     found = Allotment(reply.counts, reply.groups, reply.value, bound, reply.optimal, reply.solver)
-    return ProblemAnswer(found, reply.warnings)
+    return ProblemAnswer(found, reply.warnings, reply.seconds)

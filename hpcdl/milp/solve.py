@@ -5,6 +5,7 @@ one takes its place. No solver's map is trusted: it must be legal, and worth no 
 """
 
 import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,10 +30,13 @@ _INSTEAD = {"gurobi": ("highs", "cbc"), "highs": ("cbc",), "cbc": ("highs",)}
 
 @dataclass(frozen=True, slots=True)
 class ProblemAnswer:
-    """What a solver answers, and a line about each one that could not; `allotment.solver` is the one that did."""
+    """What a solver answers, and a line about each one that could not; `allotment.solver` is the one that did, in so
+    many seconds.
+    """
 
     allotment: Allotment
     warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 def solve(problem: Problem, solver: str = "exact", limits: SolverLimits | None = None) -> ProblemAnswer:
@@ -47,6 +51,7 @@ def solve(problem: Problem, solver: str = "exact", limits: SolverLimits | None =
     failed: list[str] = []
     why: list[str] = []
     for each in dict.fromkeys((solver, *_INSTEAD.get(solver, ()), "exact")):
+        began = time.monotonic()
         try:
             found = _by(problem, each, limits or SolverLimits())
         except SolverError as error:
@@ -58,7 +63,7 @@ def solve(problem: Problem, solver: str = "exact", limits: SolverLimits | None =
             if failed
             else ()
         )
-        return ProblemAnswer(found, said)
+        return ProblemAnswer(found, said, time.monotonic() - began)
     raise AssertionError("the exact solver can always be used")
 
 

@@ -60,7 +60,7 @@ def test_what_is_not_proven_within_the_limits_is_decided_by_the_exact_counts_and
     exact = exact_counts(asked.trainers, asked.capacities)
     assert first.allotment == exact.allotment
     assert first.solver == f"{exact.solver}; {first.trouble.partition(':')[0]}"
-    assert "highs has not proven its answer within 0.0 s or 10,000 nodes" in first.trouble
+    assert "highs has not proven its answer within 1e-09 s or 10,000 nodes" in first.trouble
     again = counted(counts, replace(asked, horizon_s=60.0, trainers=tuple(reversed(asked.trainers))))
     assert again.trouble == ""
     assert (counts.solves, counts.exact, len(counts.troubles)) == (2, 2, 1)
@@ -68,6 +68,18 @@ def test_what_is_not_proven_within_the_limits_is_decided_by_the_exact_counts_and
 
 def answering(change: Allotment) -> MilpCounts:
     return MilpCounts("highs", 5.0, lambda asked, solver, limits: ProblemAnswer(replace(change, solver=solver)))
+
+
+def test_what_is_proven_after_its_time_does_not_count() -> None:
+    """CBC looks at the clock only now and then."""
+    asked = usual()
+    proven = replace(exact_counts(asked.trainers, asked.capacities).allotment, solver="cbc")
+    for seconds, by in (
+        (4.9, "cbc over nodes: proven optimal"),
+        (5.1, "exact over counts: proven optimal; cbc has not"),
+    ):
+        counts = MilpCounts("cbc", 5.0, lambda *_, took=seconds: ProblemAnswer(proven, (), took))
+        assert counted(counts, asked).solver.startswith(by)
 
 
 def test_no_solver_is_trusted() -> None:
