@@ -251,8 +251,9 @@ class SimulatedAgents:
         trainer.alone_rate = job.profile.on(kind).rate(placement.per_node, len(placement.shares))
         trainer.rate = trainer.alone_rate * self._speed(trainer)
         fails_s = self._delays.fails_after_s(trainer)
-        trainer.fails_at, trainer.progress_at = trainer.since + fails_s, trainer.since + conditions.progress_s
-        self._schedule(trainer, fails_s, conditions.progress_s)
+        first_s = conditions.progress_s if conditions.first_progress_s is None else conditions.first_progress_s
+        trainer.fails_at, trainer.progress_at = trainer.since + fails_s, trainer.since + first_s
+        self._schedule(trainer, fails_s, first_s)
         self._pace_beside(trainer)
 
     def _schedule(self, trainer: SimulatedTrainer, fails_s: float, progress_s: float) -> None:
@@ -353,16 +354,16 @@ class SimulatedAgents:
         trainer.lost.clear()
         trainer.nodes, trainer.placement = request.nodes, request.placement
         if stall_s > 0:
-            self._later(trainer, stall_s, self._formed)
+            self._later(trainer, stall_s, partial(self._formed, stall_s))
         else:
-            self._formed(trainer)
+            self._formed(0.0, trainer)
 
-    def _formed(self, trainer: SimulatedTrainer) -> None:
+    def _formed(self, stall_s: float, trainer: SimulatedTrainer) -> None:
         past, placement = self._past[trainer.job], trainer.placement
         if placement is None:
             raise AssertionError(f"job {trainer.job} trains without GPUs")
         past.started, past.nodes, past.gpus = True, placement.nodes, len(placement.gpus)
-        self._report(trainer.nodes[0], ev.Reformed, trainer, step=int(trainer.step), seconds=0.0)
+        self._report(trainer.nodes[0], ev.Reformed, trainer, step=int(trainer.step), seconds=stall_s)
         self._go_on(trainer)
 
     def _lose_member(self, trainer: SimulatedTrainer, node: str) -> None:
