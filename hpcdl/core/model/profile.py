@@ -84,12 +84,21 @@ class AttemptRate:
     @property
     def warm(self) -> StepSums:
         """Its warm-up: slower steps, which do not count."""
-        return sum(self.stretches[: self.warm_stretches], StepSums())
+        return _together(self.stretches[: self.warm_stretches])
 
     @property
     def counted(self) -> StepSums:
         """All of it but the warm-up."""
-        return sum(self.stretches[self.warm_stretches :], StepSums())
+        return _together(self.stretches[self.warm_stretches :])
+
+
+def _together(parts: tuple[StepSums, ...]) -> StepSums:
+    steps = seconds = squares = 0.0
+    reports = 0
+    for part in parts:
+        steps, seconds, squares = steps + part.steps, seconds + part.seconds, squares + part.squares
+        reports += part.reports
+    return StepSums(steps, seconds, squares, reports)
 
 
 @dataclass(frozen=True, slots=True)
