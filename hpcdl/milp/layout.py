@@ -3,8 +3,8 @@
 hpcdl/placement/nodes.py chooses the nodes; this file says which trainers change, and makes placements of their nodes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from hpcdl.core.model.incarnation import Placement, Share
@@ -100,7 +100,7 @@ class NodeCounts:
     """How many nodes of which group each candidate of a case gets (group None: none), for `horizon_s`.
 
     `optimal`, `bound`, `gap`: as the solver says; `wake_at`: when to decide again. `solver`, `trouble`: see
-    `CountedNodes`.
+    `CountedNodes`. `why`: by job, why it has fewer than the solver says.
     """
 
     counts: Sequence[int]
@@ -112,3 +112,4 @@ class NodeCounts:
     wake_at: float | None = None
     solver: str = ""
     trouble: str = ""
+    why: Mapping[int, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from hpcdl.milp.break_even import horizon_of, paying, without_useless
 from hpcdl.milp.case import AllocationCase, TrainerCandidate, case_of
 from hpcdl.milp.counting import Counting, exact_counts
 from hpcdl.milp.layout import NodeCounts, nodes_of, placement_of
+from hpcdl.milp.measuring import hopeful, looks_at, measuring
 from hpcdl.milp.pricing import LENGTH_S, LOOK_S, priced, unseen
 from hpcdl.milp.reasons import CandidateDecision, kept, reason, waits
 from hpcdl.milp.values import Reallocation, t_fwd, trainers
@@ -84,6 +85,7 @@ def solved(
     once it is overdue.
     """
     view = case.view
+    hopeful(case)
     horizon_s = t_fwd(settings, view.gaps, max((each.its.up_s for each in case.candidates), default=0.0))
     if case.some_end and case.candidates:
         without_useless(case)
@@ -101,7 +103,7 @@ def solved(
     found = counted.allotment
     raised = due or any(each.must for each in case.candidates)
     waits = oldest.placement is None if oldest is first else not found.counts[0]
-    return NodeCounts(
+    best = NodeCounts(
         found.counts,
         found.groups,
         horizon_s,
@@ -112,6 +114,7 @@ def solved(
         counted.solver,
         counted.trouble,
     )
+    return measuring(case, best)
 
 
 def overdue_at(case: AllocationCase, job: JobView) -> float:
@@ -166,9 +169,10 @@ def placed(case: AllocationCase, decided: NodeCounts) -> CaseTargets:
             curve = None if group is None else each.its.curves[group]
             loss.append(0.0 if curve is None else each.its.lose_s * curve.rate(many) / each.its.unit)
     chosen = nodes_of(case, decided.counts, decided.groups, loss, decided.horizon_s)
-    short: dict[int, str] = {}
+    short = dict(decided.why)
     if known and decided.horizon_s:
-        decided, chosen, short = paying(case, decided, chosen)
+        decided, chosen, useless = paying(case, decided, chosen)
+        short |= useless
     named: dict[int, Target] = {}
     said: dict[int, CandidateDecision] = {}
     wakes = [] if decided.wake_at is None else [decided.wake_at]
@@ -180,6 +184,9 @@ def placed(case: AllocationCase, decided: NodeCounts) -> CaseTargets:
             named[job.id] = Target(job.id, placement, reason(case, about))
         if placement is not None and unseen(job):
             wakes.append(view.now + LOOK_S)
+        if placement is not None and group is not None and decided.horizon_s:
+            look_at = looks_at(case, each, many, group)
+            wakes += [] if look_at is None else [look_at]
     for job in view.steady:
         if job.id not in said and job.id not in case.kept and case.about(job):
             named[job.id] = Target(job.id, None, waits(case, job))

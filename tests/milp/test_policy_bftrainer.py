@@ -239,7 +239,7 @@ def test_the_first_one_starves_no_longer_than_its_patience() -> None:
 
 
 def test_a_job_without_a_profile_runs_and_is_looked_at_again() -> None:
-    plan = decide(TEN, view(waiting(1, None), there=nodes(3)))
+    plan = decide(TEN, view(waiting(1, None, rescale="restart"), there=nodes(3)))
     assert counts(plan) == [3]
     assert plan.wake_at == 1060.0
     assert "estimated: it has no profile yet" in reasons(plan)[0]
