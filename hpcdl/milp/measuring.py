@@ -40,15 +40,18 @@ HIDDEN = 0.5
 
 def hopeful(case: AllocationCase) -> None:
     """Takes trainers that were not measured on many nodes to gain as much from each, up to an equal share of them, and
-    up to APART of these on nodes that nobody else has."""
+    up to APART of these on nodes that nobody else has. Where no rate is known at all, that on one node is the mean of
+    the others'."""
+    rates = [each.its.unit for each in case.candidates if each.job.profile is not None]
+    usual = sum(rates) / len(rates) if rates else None
     for place, each in enumerate(case.candidates):
-        curves = tuple([_hopeful(case, each, group) for group in range(len(each.its.curves))])
+        curves = tuple([_hopeful(case, each, group, usual) for group in range(len(each.its.curves))])
         if curves != each.its.curves:
             unit = max(curve.rate(1) for curve in curves if curve is not None)
             case.candidates[place] = replace(each, its=replace(each.its, curves=curves, unit=unit))
 
 
-def _hopeful(case: AllocationCase, each: TrainerCandidate, group: int) -> ThroughputCurve | None:
+def _hopeful(case: AllocationCase, each: TrainerCandidate, group: int, usual: float | None) -> ThroughputCurve | None:
     curve, seen = each.its.curves[group], _seen(case, each, group)
     if curve is None or seen is None or (seen and max(seen) >= APART * min(seen)):
         return curve
@@ -57,9 +60,9 @@ def _hopeful(case: AllocationCase, each: TrainerCandidate, group: int) -> Throug
     free = len(case.names[group]) - sum(len(other.current) for other in case.candidates if other.group == group)
     mine = len(each.current) if each.group == group else 0
     top = max(known, min(each.job.nodes_max, max(share, min(APART * share, mine + free))))
-    of_one = curve.rate(known) / known
+    of_one = curve.rate(known) / known if seen or usual is None else usual
     beyond = {nodes: of_one * top * rate / curve.rate(top) for nodes, rate in curve.points if nodes > top}
-    return ThroughputCurve(((1, of_one), *({top: of_one * top} | beyond).items()) if top > 1 else curve.points)
+    return ThroughputCurve(tuple(({1: of_one, top: of_one * top} | beyond).items()))
 
 
 def measuring(case: AllocationCase, decided: NodeCounts) -> NodeCounts:

@@ -99,3 +99,11 @@ def test_who_is_told_or_shares_a_curve_or_starts_anew_is_not_measured() -> None:
         assert (counts(plan), plan.wake_at) == ([8], None)
     assert counts(plan_of(waiting(1, None, rescale="restart"))) == [8]
     assert counts(plan_of(waiting(1, None, low=5, high=8))) == [8]
+
+
+def test_one_whose_rate_nobody_knows_is_taken_to_be_as_fast_as_the_others() -> None:
+    """Else, under `throughput`, its number of steps alone decides what it is worth, and others are suspended for it."""
+    known, new = training(1, at(2), learnt(1, 2)), waiting(2, None, total=10**12)
+    plan = decide(TEN, view(known, new, there=nodes(2)))
+    assert counts(plan) == [1, 1]
+    assert counts(decide(TEN, view(known, new, there=nodes(4))))[1] == 1
