@@ -55,6 +55,27 @@ STALE_GRACE_S = 10.0
 FIRST_REPORTS_S = 0.5
 """Between the first reports of progress; later half of the time since the first one, up to the agent's interval."""
 
+
+class ReportPace:
+    """When a trainer's next report of progress is due: soon at first, and again on other nodes; a trainer that warms up
+    gets faster then, and how fast it is there is soon known."""
+
+    def __init__(self) -> None:
+        self._at, self._from = -math.inf, math.inf
+
+    def due(self, now: float, interval_s: float) -> bool:
+        """Whether it is; interval_s: between two reports at most."""
+        return now - self._at >= min(interval_s, max(FIRST_REPORTS_S, (self._at - self._from) / 2))
+
+    def reported(self, now: float) -> None:
+        """There was one."""
+        self._at, self._from = now, min(self._from, now)
+
+    def begins(self) -> None:
+        """It trains on other nodes from now on."""
+        self._from = math.inf
+
+
 _GOES = {"suspend": "is being suspended", "leave": "leaves this node", "end": "is being ended"}
 
 
@@ -226,7 +247,7 @@ class AgentPart:
         self._reported_membership = membership
         self.stale = False
         self._progress = LatestProgress()
-        self._progress_at, self._progress_from = -math.inf, math.inf
+        self._pace = ReportPace()
         self._activity = TrainerActivity(_log_of(order, found))
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
@@ -453,16 +474,13 @@ class AgentPart:
             self._site.reports.report(event)
 
     def report_progress(self) -> None:
-        """Reports new progress if a daemon is there and the last report is an interval ago; at first more often, for a
-        trainer that warms up gets faster then."""
+        """Reports new progress if a daemon is there and a report is due."""
         now = boottime()
-        pause_s = min(self._site.interval_s, max(FIRST_REPORTS_S, (self._progress_at - self._progress_from) / 2))
-        if not self._site.connected or self.stale or not self._leads or now - self._progress_at < pause_s:
+        if not self._site.connected or self.stale or not self._leads or not self._pace.due(now, self._site.interval_s):
             return
         event = self._progress.report(self.names)
         if event is not None:
-            self._progress_at = now
-            self._progress_from = min(self._progress_from, now)
+            self._pace.reported(now)
             self._site.reports.report(event)
 
     # --- its life --------------------------------------------------------------------------------------------------
@@ -650,6 +668,8 @@ class AgentPart:
             news = None
         if isinstance(news, ev.Saved | ev.TrainerReady):
             self._progress.reached(news.step)
+        if isinstance(news, ev.Reformed):
+            self._pace.begins()
         self._activity.reported(news, leads=self._leads)
         if news is None or self.stale or (isinstance(news, ev.TrainerReady | ev.ModelReported) and not self._leads):
             reports.passed(self.key, number)
