@@ -25,7 +25,8 @@ class Conditions:
     `seed`: for everything that is left to chance. `jitter`: sigma of the lognormal factor on every start-up, save and
     resume; 0 takes the profile's times as they are. `spread`: sigma of the factors by which each job's start-ups, saves
     and length differ from what its workload says; above 0 policies see of them only what trainers showed so far, as in
-    the daemon; 0 tells policies every job's steps. `progress_s`: seconds between two reports of a trainer's progress.
+    the daemon; 0 tells policies every job's steps. `progress_s`: seconds between two reports of a trainer's progress;
+    `first_progress_s`: until the first one wherever it begins to train, None: as between two.
     `checkpoint_s`: between two checkpoints, which is what a failure loses at most. `mtbf_s`: mean time between failures
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
@@ -46,6 +47,7 @@ class Conditions:
     until_s: float = math.inf
     exempt_starts: float = STARTS
     sharing: bool = True
+    first_progress_s: float | None = None
 
     def __post_init__(self) -> None:
         for key in ("jitter", "spread", "mtbf_s"):

@@ -140,6 +140,8 @@ class ReplayCase:
     scale_up_s, scale_down_s: R_up and R_dw of eq. 13, seconds; a start is a scale-up. t_fwd_s: the horizon of eq. 16,
     None: adaptive. samples: of each trainer; it runs on `fewest` to `most` nodes.
     milp_solver: who solves the program of `bftrainer` and `harvest`, one of MILP_SOLVERS.
+    believed: what users say of the models, in the same order; (): the truth. learns: nobody says anything, and the
+    daemon learns from what the trainers report: curves, and costs where they take time.
     accounting: "paper": a rescale takes no time, R x f(C) samples are subtracted for it (eq. 16); "stall": a trainer
     makes no progress for R seconds.
     """
@@ -157,10 +159,14 @@ class ReplayCase:
     most: int = 64
     milp_solver: str = "exact"
     arrivals: tuple[float, ...] | None = None
+    believed: tuple[ScalingModel, ...] = ()
+    learns: bool = False
 
     def __post_init__(self) -> None:
         if not self.models:
             raise WorkloadError("a replay needs a model at least")
+        if self.believed and (self.learns or len(self.believed) != len(self.models)):
+            raise WorkloadError("what is believed of the models is one for each, and none where they are learnt")
         if not 1 <= self.parallel <= MOST_PARALLEL:
             raise WorkloadError(f"parallel must be from 1 to {MOST_PARALLEL}, got {self.parallel}")
         for key in ("scale_up_s", "scale_down_s"):

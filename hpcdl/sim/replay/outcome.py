@@ -199,19 +199,19 @@ class _Sum:
         return np.diff(np.interp(marks, self._times, self._sums))
 
 
-def outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun) -> Outcome:
+def outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: float = WINDOW_H) -> Outcome:
     """The figures of a replay. Raises WorkloadError where the trace has no idle node-time to measure by."""
-    found = _outcome_of(idle, case, ran)
+    found = _outcome_of(idle, case, ran, window_h)
     if len({model.name for model in ran.models.values()}) == 1:
         return found
     done = {number: samples / ran.models[number].points[0][1] for number, samples in ran.done.items()}
     models = {number: model.per_node for number, model in ran.models.items()}
-    other = _outcome_of(idle, case, replace(ran, models=models, done=done))
+    other = _outcome_of(idle, case, replace(ran, models=models, done=done), window_h)
     aimed = other if case.objective == "efficiency" else found  # in the unit that the policy aimed for
     return replace(found, by_efficiency=other.by_samples, windows=aimed.windows, event_samples=aimed.event_samples)
 
 
-def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: float = WINDOW_H) -> Outcome:
+def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: float) -> Outcome:
     rates = {number: model.rates(case.most) for number, model in ran.models.items()}
     stays, rescales = ran.timeline.stays, ran.timeline.rescales
 
@@ -320,8 +320,9 @@ def _used(stays: Sequence[NodeHolding]) -> tuple[tuple[float, ...], tuple[int, .
     return tuple(times), tuple(int(count) for count in np.cumsum([net[at] for at in times]))
 
 
-def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) -> Outcome:
-    """What the case comes to on the trace. `progress`: is called with the simulated hours now and then.
+def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None, window_h: float = WINDOW_H) -> Outcome:
+    """What the case comes to on the trace, in windows of so many hours. `progress`: is called with the simulated hours
+    now and then.
 
     With arrivals it is over when the last trainer is done, and the outcome is of the time until then.
     The same arguments give the same outcome, decision times aside. WorkloadError: it cannot run on that trace.
@@ -331,7 +332,7 @@ def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) ->
     policies = all_policies(settings, counting=None if milp is None else _untold(milp))
     with rare_collections():
         ran = run(idle, case, policies, progress)
-        found = outcome_of(idle.until(ran.end_s), case, ran)
+        found = outcome_of(idle.until(ran.end_s), case, ran, window_h)
     return found if milp is None else replace(found, milp=MilpTally(milp.solves, milp.exact, milp.troubles))
 
 

@@ -6,14 +6,16 @@ Also F(N), the most that trainers can do on N nodes: the measure of `bound`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.plan import Policies
-from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.plan import Learn, Policies
+from hpcdl.core.model.profile import Observations, Profile
 from hpcdl.core.model.world import JobState
+from hpcdl.estimators.scaling import learner, with_times
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import Simulation
 from hpcdl.sim.replay.case import Rates, ReplayCase, ScalingModel
@@ -23,6 +25,10 @@ from hpcdl.sim.workload import SimJob, Workload, check_fits
 
 NOTHING_LOST_S = 1e-6
 """Seconds between two checkpoints of a trainer: what it has trained is not lost with its nodes, as in the paper."""
+
+PROGRESS_S, FIRST_PROGRESS_S = 10.0, 2.0
+"""Seconds between two reports of a trainer where the daemon learns from them, and until the first one on other nodes:
+as agents report."""
 
 Told = Callable[[float], None]
 
@@ -62,8 +68,8 @@ def _workload(idle: IdleTrace, case: ReplayCase) -> Workload:
     told, true = _costs(case)
     arrivals = (0.0,) * _most(idle, case) if case.arrivals is None else case.arrivals
     profiles: dict[str, tuple[Profile, Profile]] = {}
-    for model in case.models:
-        profiles[model.name] = model.profile(case.most, **true), model.profile(case.most, **told)
+    for model, said in zip(case.models, case.believed or case.models, strict=True):
+        profiles[model.name] = model.profile(case.most, **true), said.profile(case.most, **told)
     queue = []
     for place, at in enumerate(arrivals):
         model = case.model_of(place)
@@ -74,6 +80,7 @@ def _workload(idle: IdleTrace, case: ReplayCase) -> Workload:
                 name=f"{model.name} {place // len(case.models) + 1}",
                 profile=profile,
                 believed=believed,
+                told=not case.learns,
                 steps=case.samples,
                 gpus_min=1,
                 gpus_max=1,
@@ -102,6 +109,20 @@ def _costs(case: ReplayCase) -> tuple[dict[str, float], dict[str, float]]:
     return told, dict.fromkeys(told, 0.0) if case.in_paper else told
 
 
+def _learner(case: ReplayCase) -> Learn:
+    """What the daemon learns with. Costs that take no time cannot be seen, so those of eq. 16 are told."""
+    learn = learner(1, case.most)
+    if not case.in_paper:
+        return learn
+    told, _ = _costs(case)
+
+    def curves(name: str, seen: Observations) -> Profile | None:
+        found = learn(name, seen)
+        return None if found is None else with_times(found, told)
+
+    return lru_cache(maxsize=4096)(curves)
+
+
 class _Queue(Simulation):
     """A queue of which at most `parallel` are active: whenever one is done, the next that has come is submitted."""
 
@@ -109,13 +130,15 @@ class _Queue(Simulation):
         self, workload: Workload, idle: IdleTrace, case: ReplayCase, policies: Policies, progress: Told | None
     ) -> None:
         conditions = Conditions(
-            progress_s=math.inf,
+            progress_s=PROGRESS_S if case.learns else math.inf,
+            first_progress_s=FIRST_PROGRESS_S if case.learns else None,
             checkpoint_s=NOTHING_LOST_S,
             objective=case.objective,
             until_s=idle.end_s,
             exempt_starts=0.0,  # the paper's trainers may be rescaled at every event
         )
-        super().__init__(workload, case.policy, policies, conditions, None)
+        learn = _learner(case) if case.learns else None
+        super().__init__(workload, case.policy, policies, conditions, learn)
         self._idle, self._case, self._tell = idle, case, progress
         self._come = self._next = 0  # places of the queue: the first that has not come, the first that is not admitted
         self._admitted: dict[int, float] = {}

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdl.milp import Reallocation
+from hpcdl.policies import all_policies
 from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel, idle_of, replayed, table2
 from hpcdl.sim.replay.check import counted
-from hpcdl.sim.replay.run import BestThroughput
+from hpcdl.sim.replay.run import BestThroughput, _Endless, _workload
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
 NET = ScalingModel("Net", ((1, 10.0), (2, 18.0), (4, 30.0)))
@@ -228,3 +230,45 @@ def test_trainers_that_never_fit_are_refused() -> None:
         replayed(four(100, 100), replace(ONE, fewest=3, most=4))
     with pytest.raises(WorkloadError, match="too few idle nodes"):
         replayed(idle(("a", 0, 1000), ("b", 0, 1), ("c", 0, 1)), replace(ONE, fewest=3, most=4))
+
+
+# --- curves that nobody told -----------------------------------------------------------------------------------------
+
+LEARNS = ReplayCase((NET, SLOW), parallel=2, samples=10**12, most=4, learns=True)
+
+
+def test_what_users_believe_decides_and_what_is_true_counts() -> None:
+    trace = four(*[7200.0] * 4)
+    wrong = (ScalingModel("Net", ((1, 10.0), (4, 10.1))), ScalingModel("Slow", ((1, 1.0), (4, 4.0))))
+    true = replayed(trace, replace(LEARNS, learns=False))
+    fooled = replayed(trace, replace(LEARNS, learns=False, believed=wrong))
+    assert pytest.approx(1.0) == true.U
+    assert fooled.U < true.U
+    with pytest.raises(WorkloadError, match="one for each"):
+        replace(LEARNS, believed=wrong)
+
+
+@pytest.mark.parametrize("accounting", ["paper", "stall"])
+def test_curves_are_learnt_while_nodes_come_and_go(accounting: str) -> None:
+    """After an hour it does nearly as much as if it had been told; the same each time."""
+    rows = [("n0", 0.0, 14400.0), ("n1", 600.0, 4000.0), ("n2", 300.0, 14400.0), ("n3", 5.0, 9000.0)]
+    trace = idle(*rows, ("n1", 5000.0, 14400.0), ("n3", 9500.0, 14400.0))
+    case = replace(LEARNS, accounting=accounting)
+    learnt, true = replayed(trace, case, window_h=1.0), replayed(trace, replace(case, learns=False), window_h=1.0)
+    assert learnt.problems == true.problems == ()
+    mine, its = (sum(window.samples for window in each.windows[1:]) for each in (learnt, true))
+    assert mine > 0.98 * its
+    assert told(learnt) == told(replayed(trace, case, window_h=1.0))
+
+
+def test_a_daemon_that_starts_anew_knows_what_was_learnt() -> None:
+    """Nodes leave while a trainer is measured; what was seen of it, and what it took, is in the journal."""
+    case = replace(LEARNS, accounting="stall")
+    trace = idle(("n0", 0.0, 3600.0), ("n1", 0.0, 70.0), ("n2", 0.0, 70.0), ("n3", 0.0, 70.0))
+    replay = _Endless(_workload(trace, case), trace, case, all_policies(Reallocation(parallel=2)), None)
+    replay.run()
+    seen = replay.world.observed
+    took = {each.what: each.seconds / each.times for known in seen.values() for each in known.times}
+    assert took["grow_s"] == case.scale_up_s
+    assert {(each.nodes, each.steps > 0) for known in seen.values() for each in known.rates} >= {(1, True)}
+    assert dict(replay._new_controller().world.observed) == dict(seen)
