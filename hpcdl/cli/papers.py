@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Reproduce the papers' tables.")
 @click.option(
-    "--only", metavar="NAME,..", help="Of marble, sidecar, genie, deeppool, unknown and bftrainer.  [default: all]"
+    "--only",
+    metavar="NAME,..",
+    help="Of marble, sidecar, genie, deeppool, unknown, malletrain and bftrainer.  [default: all]",
 )
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
 @click.option("--trace", type=InputFile(folders=True), metavar="FILE|DIR",

@@ -13,8 +13,8 @@ from hpcdl.sim.papers.figures import figures
 from hpcdl.sim.papers.table import PaperTable
 from hpcdl.sim.parallel import Progress, in_processes
 
-PAPERS = ("marble", "sidecar", "genie", "unknown", "deeppool", "bftrainer")
-"""Modules of this package: three papers, what it costs to know no profile, DeepPool, and BFTrainer.
+PAPERS = ("marble", "sidecar", "genie", "unknown", "deeppool", "malletrain", "bftrainer")
+"""Modules of this package: papers, and what it costs to know no profile (`unknown`).
 
 All but `bftrainer` have `tables()`; each of its replays is a process of its own.
 """
@@ -58,7 +58,7 @@ def _all_but_replays(
     return tuple(table for each in parts for table in made.get(each, ())), tuple(problems)
 
 
-_LONGEST = ("genie", "sidecar", "unknown", "marble", "deeppool")
+_LONGEST = ("genie", "sidecar", "malletrain", "unknown", "marble", "deeppool")
 
 
 def tables_of(name: str, part: str, seeds: int | None) -> tuple[PaperTable, ...]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdl.sim.papers import bftrainer, deeppool, genie, marble, sidecar
+from hpcdl.sim.papers import bftrainer, deeppool, genie, malletrain, marble, sidecar
 from hpcdl.sim.papers.printed import OF_SPREADS, TOLERANCE, Printed, printed, printed_rows, summary
 from hpcdl.sim.papers.table import PaperRow, PaperTable
 from hpcdl.sim.replay import studies
@@ -19,11 +19,13 @@ NOT_PROFILED = "WideResNet-101-2"
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, PaperTable]]:
-    """The tables as they are made; those of SideCar, GENIE and BFTrainer from runs that are not simulated."""
+    """The tables as they are made; those of SideCar, GENIE, MalleTrain and BFTrainer from runs that are not simulated.
+    """
     ran = sidecar.SidecarMeasures(100.0, 50.0, 5.0, 0.1, 0.2, 3, 2, 1, 4)
     day = genie.GenieMeasures(0.5, 0.5, 100.0, 50.0, 1.0, 10.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sidecar, "run_one", lambda *_, **__: ran)
+        patch.setattr(malletrain, "run_one", lambda *_: malletrain.MalleTrainFigures(0.9, 100.0, 3, 2))
         patch.setattr(genie, "measure_run", lambda _: day)
         patch.setattr(genie, "prediction_errors", lambda _: [0.01, 0.02])
         patch.setattr(genie, "_run", lambda *_: SimpleNamespace())
@@ -35,6 +37,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Paper
             sidecar.tables((0, 1)),
             (genie.densities((0,)), genie.sizes((0,)), genie.prediction((0,))),
             deeppool.tables(),
+            malletrain.tables(),
             bftrainer.simulated(bftrainer.replays((0,), trace), lambda _: None)[0],
         )
         yield {table.name: table for table in made}
@@ -85,7 +88,7 @@ def test_rows_are_met_missed_or_not_run_and_name_what_was_fitted(tables: dict[st
     rows = printed_rows(tables.values())
     keys = {"paper", "figure", "what", "printed", "here", "met", "tolerance", "fitted"}
     assert {frozenset(row) for row in rows} == {frozenset(keys)}
-    assert {row["paper"] for row in rows} == {"MARBLE", "SideCar", "GENIE", "DeepPool", "BFTrainer"}
+    assert {row["paper"] for row in rows} == {"MARBLE", "SideCar", "GENIE", "DeepPool", "MalleTrain", "BFTrainer"}
     assert all((row["met"] is None) == (row["here"] is None or row["paper"] == "BFTrainer") for row in rows)
     assert json.loads(json.dumps(rows, allow_nan=False)) == rows
     fitted = {row["fitted"] for row in rows if row["fitted"]}

@@ -12,7 +12,7 @@ from hpcdl.milp import Reallocation
 from hpcdl.policies import all_policies
 from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel, idle_of, replayed, table2
 from hpcdl.sim.replay.check import counted
-from hpcdl.sim.replay.run import BestThroughput, _Endless, _workload
+from hpcdl.sim.replay.run import BestThroughput, _Queue, _workload
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
 NET = ScalingModel("Net", ((1, 10.0), (2, 18.0), (4, 30.0)))
@@ -265,7 +265,7 @@ def test_a_daemon_that_starts_anew_knows_what_was_learnt() -> None:
     """Nodes leave while a trainer is measured; what was seen of it, and what it took, is in the journal."""
     case = replace(LEARNS, accounting="stall")
     trace = idle(("n0", 0.0, 3600.0), ("n1", 0.0, 70.0), ("n2", 0.0, 70.0), ("n3", 0.0, 70.0))
-    replay = _Endless(_workload(trace, case), trace, case, all_policies(Reallocation(parallel=2)), None)
+    replay = _Queue(_workload(trace, case), trace, case, all_policies(Reallocation(parallel=2)), None)
     replay.run()
     seen = replay.world.observed
     took = {each.what: each.seconds / each.times for known in seen.values() for each in known.times}
