@@ -19,8 +19,7 @@ NOT_PROFILED = "WideResNet-101-2"
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, PaperTable]]:
-    """The tables as they are made; those of SideCar, GENIE, MalleTrain and BFTrainer from runs that are not simulated.
-    """
+    """The tables as they are made; all but MARBLE's and DeepPool's from runs that are not simulated."""
     ran = sidecar.SidecarMeasures(100.0, 50.0, 5.0, 0.1, 0.2, 3, 2, 1, 4)
     day = genie.GenieMeasures(0.5, 0.5, 100.0, 50.0, 1.0, 10.0)
     with pytest.MonkeyPatch.context() as patch:
