@@ -31,7 +31,7 @@ def all_tables(
     trace: Path | None = None,
     full: bool = False,
 ) -> tuple[tuple[PaperTable, ...], tuple[str, ...]]:
-    """The tables of these papers, first of all what ours is to reach, if anything, beside what it did; and what went wrong.
+    """The tables of these papers, first what ours is to reach, if anything, beside what it did; and what went wrong.
 
     `seeds`: no study takes more than so many; None: each its own number. `progress`: see
     `in_processes`. A study that fails is one line of what went wrong, and its tables are missing. `trace`, `full`: see
