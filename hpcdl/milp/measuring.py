@@ -102,10 +102,10 @@ def looks_at(case: AllocationCase, each: TrainerCandidate, many: int, group: int
 def _seen(case: AllocationCase, each: TrainerCandidate, group: int) -> Collection[int] | None:
     """Numbers of nodes of a group on which the rate of jobs like it was seen.
 
-    None where the curve is told, or is not measured: of a trainer on a fixed number, or that starts anew for each.
+    None where the curve is told, or is not measured: of one on a fixed number, or whose ranks start anew for each.
     """
     job, profile = each.job, each.job.profile
-    if job.rescale == "restart" or job.nodes_max < APART * job.nodes:
+    if job.rescale != "in-process" or job.nodes_max < APART * job.nodes:
         return None
     if profile is None:
         return ()

@@ -97,7 +97,8 @@ def test_who_is_told_or_shares_a_curve_or_starts_anew_is_not_measured() -> None:
     for profile in (ELASTIC, learnt(longer=(1, 8)), learnt(8, longer=(1,))):
         plan = plan_of(waiting(1, profile))
         assert (counts(plan), plan.wake_at) == ([8], None)
-    assert counts(plan_of(waiting(1, None, rescale="restart"))) == [8]
+    for rescale in ("restart", "torchrun"):
+        assert counts(plan_of(waiting(1, None, rescale=rescale))) == [8]
     assert counts(plan_of(waiting(1, None, low=5, high=8))) == [8]
 
 
