@@ -108,7 +108,7 @@ def test_a_limit_is_said_to_be_one(allocate: Run) -> None:
 
 def test_a_licence_that_is_too_small_is_one_line_on_stderr(allocate: Run) -> None:
     rows = [{"id": f"t{n}", "max": 40, "current": 3, "curve": [[1, n + 1.0], [40, 60.0]]} for n in range(10)]
-    done = allocate({"horizon_s": 120, "nodes": 110, "trainers": rows}, "--json", "--solver", "gurobi")
+    done = allocate({"horizon_s": 120, "nodes": 250, "trainers": rows}, "--json", "--solver", "gurobi")
     assert done.code == 0
     assert done.value["solver"] == "highs"
     assert done.err.count("\n") == 1
