@@ -111,6 +111,25 @@ def test_ranks_re_form_in_place(submitted: Callable[[str], tuple[Cluster, int]])
     assert_learnt(cluster)
 
 
+def test_a_curve_that_nobody_told_is_measured_on_one_node_and_on_all(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(gpus=1, policy="bftrainer").start()
+    for node in ("n2", "n3"):
+        cluster.add_agent(node, 1)
+    cluster.until(lambda: len(cluster.client.request("GET", "/v1/nodes")["nodes"]) == 3)
+    options = ("--nodes", "1:3", "--rescale", "in-process", "--steps", str(STEPS), "--cwd", "/", "--grace", "30")
+    command = (sys.executable, str(SCRIPT), "--every", "20", "--pace", "0.02")
+    job = int(cluster.cli("submit", "--json", *options, "--", *command)["jobs"][0]["id"])
+
+    def measured() -> set[int]:
+        rows = cluster.cli("profile", "ls", "--json")["profiles"]
+        return {point["nodes"] for row in rows if "elastic_train.py" in row["name"] for point in row["points"]}
+
+    cluster.until(lambda: measured() >= {1, 3}, seconds=240)
+    assert [len(each) for each in memberships(cluster, job)[:2]] == [1, 3]
+    cluster.cli("cancel", str(job))
+    cluster.until_state(job, "CANCELLED")
+
+
 def test_torchrun_starts_the_ranks_anew(submitted: Callable[[str], tuple[Cluster, int]]) -> None:
     cluster, job = submitted("torchrun")
     grow(cluster, job)
