@@ -69,11 +69,13 @@ class MilpCounts:
         return tuple(sorted(self._told))
 
     def __call__(self, trainers: Sequence[ElasticTrainer], capacities: Sequence[int]) -> CountedNodes:
-        """See `Counting`. What was asked last is answered as it was then."""
+        """See `Counting`. What was asked last is answered as it was then, without its trouble."""
         problem = numbered(tuple(trainers), list(capacities))
-        if self._last is None or self._last[0] != problem:
-            self._last = problem, self._counted(problem)
-        return self._last[1]
+        if self._last is not None and self._last[0] == problem:
+            return self._last[1]
+        found = self._counted(problem)
+        self._last = problem, replace(found, trouble="")
+        return found
 
     def _counted(self, problem: Problem) -> CountedNodes:
         self.solves += 1
