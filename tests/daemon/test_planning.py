@@ -124,6 +124,7 @@ def test_a_solve_ends_with_a_daemon_that_is_killed(solver: str) -> None:
         daemon.kill()
         daemon.wait()
     until(lambda: not any(each.is_running() and each.status() != "zombie" for each in started), "all to be gone")
+    assert started
 
 
 NONSENSE = {
