@@ -79,7 +79,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "Plan and compare": {
         "profile": ("hpcdl.cli.profile.command", "profile", "Measure how a script scales, and make a profile of it."),
-        "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),
+        "simulate": (
+            "hpcdl.cli.simulate.command",
+            "simulate",
+            "Replay a workload under several policies, and compare them.",
+        ),
         "replay": ("hpcdl.cli.replay", "replay", "Replay a trace of idle nodes with elastic trainers."),
         "allocate": ("hpcdl.cli.allocate", "allocate", "Give nodes to elastic trainers, optimally."),
         "burst": ("hpcdl.cli.burst.command", "burst", "Plan burst-parallel training: GPUs for each layer."),

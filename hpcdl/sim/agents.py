@@ -323,7 +323,8 @@ class SimulatedAgents:
 
     def _tell_progress(self, trainer: SimulatedTrainer) -> None:
         job, step = self.jobs[trainer.job], trainer.step_at(self._outside.now)
-        total = None if self._conditions.spread else predicted_total(job, step)
+        tells = not self._conditions.spread and job.believed_steps is None
+        total = predicted_total(job, step) if tells else None
         self._report(trainer.nodes[0], ev.Progressed, trainer, step=min(int(step), job.steps), total=total)
 
     # --- memberships -----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from hpcdl.core.rules.intake import Settings
 from hpcdl.report.spans import history_of
 from hpcdl.sim.agents import SimulatedAgents
 from hpcdl.sim.conditions import Conditions, SimulatedRun
-from hpcdl.sim.trainers import predicted_total
+from hpcdl.sim.trainers import told_steps
 from hpcdl.sim.workload import SimJob, Workload, check_fits
 
 GRACE_S = 3600.0
@@ -273,7 +273,7 @@ def _spec(job: SimJob, profile: str | None, conditions: Conditions) -> JobSpec:
         nodes=job.nodes,
         nodes_max=job.nodes_max,
         profile=profile if job.told else None,
-        steps=None if conditions.spread else predicted_total(job, 0.0),
+        steps=None if conditions.spread else told_steps(job),
         grace_s=GRACE_S,
         gate=conditions.warm and job.rescale == "restart",
         deadline=job.deadline_s,

@@ -148,6 +148,11 @@ def _times_by(profile: Profile, names: tuple[str, ...], factor: float) -> Profil
     return replace(profile, **times)
 
 
+def told_steps(job: SimJob) -> int | None:
+    """The total number of steps that it tells on submit; None: it tells none."""
+    return predicted_total(job, 0.0) if job.believed_steps is None else job.believed_steps or None
+
+
 def predicted_total(job: SimJob, step: float) -> int:
     """The total number of steps that its trainer would predict at `step`."""
     left = job.steps - step

@@ -25,15 +25,16 @@ class WorkloadError(ValueError):
 class SimJob:
     """A job as it arrives. Raises WorkloadError where a value makes no sense.
 
-    `profile`: the truth about its speed; `believed`: what policies see of it, None: the truth; `told`: False gives
-    them no profile at all. `steps`: training steps in all. `gpus_min`, `gpus_max`: GPUs on each of its nodes, None: as
-    many as a node has; `gpus_counts`: of these only such numbers, () all of them. `nodes_max`: None is `nodes`.
-    `deadline_s`: when it should be done, on the clock of `submit_s`; one that equals `submit_s` cannot be met, and is
-    allowed because GENIE's urgent ones are such. `predicted`: e, where policies are to see the remaining steps times
-    exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it. `rescale`: how it goes to
-    other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`. `share`: what it
-    agrees to on its GPUs; `gpu_memory_mib`: what it takes of each, as its user says; `memory`: what it does take, None:
-    that.
+    `profile`: the truth about its speed; `believed`: what policies see of it, None: the truth; `told`: False gives them
+    no profile at all. `steps`: training steps in all; `believed_steps`: what it tells of them on submit, 0 for nothing,
+    and its trainers then tell no total; None: the truth, which its trainers tell, too. `gpus_min`, `gpus_max`: GPUs on
+    each of its nodes, None: as many as a node has; `gpus_counts`: of these only such numbers, () all of them.
+    `nodes_max`: None is `nodes`. `deadline_s`: when it should be done, on the clock of `submit_s`; one that equals
+    `submit_s` cannot be met, and is allowed because GENIE's urgent ones are such. `predicted`: e, where policies are to
+    see the remaining steps times exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it.
+    `rescale`: how it goes to other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective
+    `priority`. `share`: what it agrees to on its GPUs; `gpu_memory_mib`: what it takes of each, as its user says;
+    `memory`: what it does take, None: that.
     """
 
     submit_s: float
@@ -49,6 +50,7 @@ class SimJob:
     kind: str = "training"
     deadline_s: float | None = None
     believed: Profile | None = None
+    believed_steps: int | None = None
     told: bool = True
     predicted: float | None = None
     draw: int | None = None
@@ -65,6 +67,8 @@ class SimJob:
             self._wrong("submit_s", f"must be a number of seconds, 0 or more, got {self.submit_s}")
         if not 1 <= self.steps <= LARGEST:
             self._wrong("steps", f"must be from 1 to {LARGEST}, got {self.steps}")
+        if self.believed_steps is not None and not 0 <= self.believed_steps <= LARGEST:
+            self._wrong("believed_steps", f"must be from 0 to {LARGEST}, got {self.believed_steps}")
         if not 1 <= self.gpus_min <= MAX_GPUS:
             self._wrong("gpus", f"must be from 1 to {MAX_GPUS} per node, got {self.gpus_min}")
         if self.gpus_max is not None and not self.gpus_min <= self.gpus_max <= MAX_GPUS:

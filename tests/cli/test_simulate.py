@@ -233,3 +233,38 @@ def test_jobs_share_gpus_unless_they_may_not(hpcdl: Run, files: Path) -> None:
     seconds = [[run["shared_gpu_s"] > 0 for run in value["runs"]] for value in (shared, kept, small)]
     assert seconds == [[True, True], [False, True], [False, False]]
     assert hpcdl(*command, "--gpu-memory", "much").code == 2
+
+
+def test_what_policies_are_told_and_what_starts_cost(hpcdl: Run, files: Path) -> None:
+    command = asked(files, "--policy", "adaptive", "--json", "--startup", 30, "--save", 7.5)
+    true = hpcdl(*command).value
+    assert (true["unknown"], true["wrong"]) == ([], {})
+    assert (
+        true["runs"][0]["mean_jct_s"] > hpcdl(*asked(files, "-p", "adaptive", "--json")).value["runs"][0]["mean_jct_s"]
+    )
+    bare = hpcdl(*command, "--unknown", "--jobs").value
+    spelt = hpcdl(*command, "--unknown", "curves,startup,save").value
+    assert bare == spelt
+    assert bare["unknown"] == ["curves", "save", "startup"]
+    wrong = hpcdl(*command, "--wrong", "curves:0.5,steps:0.3..3", "--unknown", "save", "--seed", 4).value
+    assert (wrong["unknown"], wrong["wrong"]) == (["save"], {"curves": 0.5, "steps": [0.3, 3.0]})
+    assert "policies see each point of a profile wrong, by a lognormal factor (sigma 0.5)" in wrong["notes"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--unknown", "nets"), "nothing is called 'nets' that could be unknown"),
+        (("--wrong", "curves"), "expected curves:SIGMA or steps:A..B"),
+        (("--wrong", "steps:1..2", "--unknown", "steps"), "steps are told wrong or not at all"),
+        (("--wrong", "steps:1..2", "--spread", 0.1), "--spread hides the steps of jobs"),
+        (("--startup", -1), "-1.0 is not in the range"),
+    ],
+)
+def test_beliefs_that_make_no_sense_are_wrong_usage(
+    hpcdl: Run, files: Path, more: tuple[object, ...], says: str
+) -> None:
+    done = hpcdl(*asked(files, *more))
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert done.err.count("\n") == 1

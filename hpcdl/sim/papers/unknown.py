@@ -14,11 +14,11 @@ from typing import Any
 
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
-from hpcdl.core.model.plan import Learn, Policies
+from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Point, Profile
-from hpcdl.estimators.scaling import learner
 from hpcdl.policies import all_policies
 from hpcdl.sidecar import K8sDefault
+from hpcdl.sim.beliefs import learner_of
 from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance, poisson
@@ -104,18 +104,11 @@ def run_one(name: str, seed: int, case: UnknownCase) -> UnknownMeasures:
         drawn = {number: _drawn(job, seed, number) for number, job in enumerate(work.jobs, 1)}
         policies = Policies()
         policies.register(case.policy, partial(K8sDefault, drawn))
-    learn = learner_for(work) if case.learns else None
+    learn = learner_of(work) if case.learns else None
     run = simulate(work, case.policy, policies, conditions_for(case.policy, progress_s=PROGRESS_S), learn)
     if run.problems:
         raise WorkloadError(f"{work.name}, {case.name}: {run.problems[0]}")
     return _measured(run, skipped)
-
-
-def learner_for(work: Workload) -> Learn:
-    """The learner of profiles for the nodes of a workload."""
-    nodes = {spell.name for spell in work.nodes}
-    kinds = sorted({spell.kind for spell in work.nodes} - {""})
-    return learner(max(spell.gpus for spell in work.nodes), len(nodes), kinds)
 
 
 def workload(name: str, seed: int, steps_of: int | None = None) -> Workload:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from hpcdl.core.model.job import LARGEST, Sharing
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Point, Profile, ProfileError, find_profile
 from hpcdl.core.model.units import count, meant, parse_memory_mib, parse_range
+from hpcdl.sim.readers.costs import Costs
 from hpcdl.sim.readers.source import MAX_SECONDS, Place, shown
 from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, Workload, WorkloadError
 
@@ -34,6 +35,7 @@ class ReaderDefaults:
     `profiles`: by casefolded name, as `load_profiles` gives them. `nodes`: those to run on; none: the file's own.
     `gpu_type`: of the GPUs that durations were measured on; "": the first node's. `seed`: for arrivals that a file
     describes, instead of its own. `procs_per_gpu`: processors that stand for one GPU, in formats that know none.
+    `costs`: of profiles that say none; None: these cost nothing.
     """
 
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -41,6 +43,7 @@ class ReaderDefaults:
     gpu_type: str = ""
     seed: int | None = None
     procs_per_gpu: int = 1
+    costs: Costs | None = None
 
     def __post_init__(self) -> None:
         if self.procs_per_gpu < 1:
@@ -222,13 +225,15 @@ def share_of(place: Place, values: Mapping[str, Any]) -> Sharing | None:
 class WorkloadBuilder:
     """The jobs of a file as they are read, and what was assumed where it said nothing.
 
-    `place`: where the reader is. `notes`: how often each was noted, and its first line.
+    `place`: where the reader is. `notes`: how often each was noted, and its first line. `costs_used`: a profile took
+    those that are given.
     """
 
     place: Place
     given: ReaderDefaults
     jobs: list[SimJob] = field(default_factory=list)
     notes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    costs_used: bool = False
 
     def note(self, text: str) -> None:
         """One more job for which this was assumed, or that was left out."""
@@ -240,6 +245,8 @@ class WorkloadBuilder:
         path = self.place.path
         if not self.jobs:
             Place(path).wrong(column, none)
+        if self.given.costs is not None and not self.costs_used:
+            Place(path).wrong("", "every profile has costs of its own: leave out --startup, --resume and --save")
         jobs = _rebased(self.jobs) if rebase else tuple(self.jobs)
         notes = tuple(
             f"{note} ({count(times, 'job')}{f', first in line {line}' if line else ''})"
@@ -259,7 +266,7 @@ class WorkloadBuilder:
                 "submit_s",
             )
         try:
-            profile = self._profile(row)
+            profile = self.with_costs(self._profile(row))
         except (ModelUnknown, ProfileError) as unknown:
             place.wrong("model", str(unknown))
         gpus, nodes = asked.full
@@ -289,6 +296,16 @@ class WorkloadBuilder:
             gpu_memory_mib=row.gpu_memory_mib,
             draw=asked.draw,
         )
+
+    def with_costs(self, profile: Profile) -> Profile:
+        """The profile with the costs that are given, if it has none of its own; and a note of it."""
+        costs = self.given.costs
+        found = None if costs is None else costs.on(profile)
+        if found is None:
+            return profile
+        self.costs_used = True
+        self.note(f"costs as given, since its profile has none: {costs}")
+        return found
 
     def add_job(self, **values: Any) -> None:
         """A job of these values of `SimJob`. WorkloadError names file and line."""

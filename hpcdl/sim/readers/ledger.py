@@ -104,7 +104,7 @@ def _add(jobs: WorkloadBuilder, job: JobHistory, seen: _LedgerJob) -> None:
     jobs.add_job(
         submit_s=seen.at,
         name=spec.name,
-        profile=profile,
+        profile=jobs.with_costs(profile),
         steps=steps,
         gpus_min=spec.gpus_min,
         gpus_max=spec.gpus_max,

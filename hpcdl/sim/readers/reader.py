@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpcdl.core.model.profile import Profile
+from hpcdl.sim.readers.costs import Costs
 from hpcdl.sim.readers.csv import read_csv
 from hpcdl.sim.readers.job_rules import ReaderDefaults
 from hpcdl.sim.readers.ledger import read_ledger
@@ -36,16 +37,17 @@ def read_workload(
     gpu_type: str = "",
     seed: int | None = None,
     procs_per_gpu: int = 1,
+    costs: Costs | None = None,
     form: str | None = None,
 ) -> Workload:
     """The workload in a file, plain or gzip; every error is a WorkloadError of one line.
 
     `profiles` are by casefolded name. `nodes` replace those of the file; without any, `Workload.nodes` is empty.
     `gpu_type`: what durations were measured on (else the type of the first node). `seed`: for the arrivals that a file
-    describes. `procs_per_gpu`: for SWF. `form`: a key of READERS, None: found out.
+    describes. `procs_per_gpu`: for SWF. `costs`: of profiles that say none. `form`: a key of READERS, None: found out.
     """
     path = Path(path)
-    given = ReaderDefaults(profiles, tuple(nodes), gpu_type, seed, procs_per_gpu)
+    given = ReaderDefaults(profiles, tuple(nodes), gpu_type, seed, procs_per_gpu, costs)
     found = form or _form(path)
     if found not in READERS:
         Place(path).wrong("", f"no format is called {found!r}: choose from {', '.join(READERS)}")

@@ -2,8 +2,9 @@
 
 import pytest
 
+from hpcdl.sim.beliefs import learner_of
 from hpcdl.sim.papers.data import sidecar
-from hpcdl.sim.papers.unknown import CASES, POISSON, UnknownCase, learner_for, run_one, tables, workload
+from hpcdl.sim.papers.unknown import CASES, POISSON, UnknownCase, run_one, tables, workload
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -25,8 +26,8 @@ def test_steps_last_differently_and_jobs_as_long_as_before(name: str) -> None:
 
 
 def test_the_learner_has_points_for_the_nodes_of_the_workload() -> None:
-    learn = learner_for(workload("W3", 0))
-    assert learn is not learner_for(workload("W3", 0))
+    learn = learner_of(workload("W3", 0))
+    assert learn is not learner_of(workload("W3", 0))
     run = run_one("W2", 2, BY_NAME["adaptive, learnt"])
     told = run_one("W2", 2, BY_NAME["adaptive, told"])
     static = run_one("W2", 2, BY_NAME["fifo, no profile"])
