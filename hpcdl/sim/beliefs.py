@@ -29,13 +29,6 @@ _STARTS: dict[str, float | None] = {
     "startup_s": 0.0, "gate_s": 0.0, "resume_s": 0.0, "resume_up_s": None, "move_s": None, "join_s": None,
     "grow_s": None, "shrink_s": None,
 }  # fmt: skip
-_STARTS_OF_SOME: dict[str, float | None] = {
-    "resume_up_s": None,
-    "move_s": None,
-    "join_s": None,
-    "grow_s": None,
-    "shrink_s": None,
-}
 _SAVES: dict[str, float | None] = {"save_s": 0.0, "move_save_s": None}
 MOST_NODES_LEARNT = 64
 """A curve that is learnt has points up to so many nodes."""

@@ -148,6 +148,7 @@ def _measures(runs: Sequence[Run]) -> list[Measure]:
 _MEASURES: tuple[tuple[str, str, Callable[[float], str], int, str], ...] = (
     ("Makespan", "makespan_s", long_text, -1, ""),
     ("JCT, mean", "mean_jct_s", long_text, -1, ""),
+    ("JCT, mean: bound", "bound_mean_jct_s", long_text, 0, "No policy can be below it"),
     ("JCT, median", "median_jct_s", long_text, -1, ""),
     ("JCT, 95th percentile", "p95_jct_s", long_text, -1, ""),
     ("Wait, mean", "mean_wait_s", long_text, -1, ""),

@@ -63,7 +63,7 @@ class Results:
     over jobs. `deadlines_met`: of those jobs that have a deadline, None if none has. `energy_kwh`: of training GPUs
     whose profile says what they take. `shared_gpu_s`: GPU seconds that two jobs shared; None: no job agrees to that.
     `memory_utilisation`: the share of all GPUs' memory that jobs had in use (`report.memory`), None where it is not
-    known of a job or a GPU.
+    known of a job or a GPU. `bound_mean_jct_s`: below which no policy is (`jct_bound`), None where nobody asked for it.
     """
 
     policy: str
@@ -92,6 +92,7 @@ class Results:
     problems: tuple[str, ...]
     shared_gpu_s: float | None = None
     memory_utilisation: float | None = None
+    bound_mean_jct_s: float | None = None
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Plain values, as `hpcdl simulate --json` prints them. `jobs`: with a list of all jobs."""
@@ -100,12 +101,10 @@ class Results:
         }
         plain["problems"] = list(self.problems)
         left_out = {"gpus"}
-        if self.shared_gpu_s is None:
-            del plain["shared_gpu_s"]
-            left_out.add("shared_gpu_s")
-        if self.memory_utilisation is None:
-            del plain["memory_utilisation"]
-            left_out.add("memory_utilisation")
+        for name in ("shared_gpu_s", "memory_utilisation", "bound_mean_jct_s"):
+            if getattr(self, name) is None:
+                del plain[name]
+                left_out.add(name)
         if jobs:
             plain["jobs"] = [
                 {name: _rounded(getattr(job, name)) for name in JobResult.__slots__ if name not in left_out}
@@ -119,8 +118,8 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def summarise(run: SimulatedRun) -> Results:
-    """The measures of a simulated run, per job and for the whole."""
+def summarise(run: SimulatedRun, bound_mean_jct_s: float | None = None) -> Results:
+    """The measures of a simulated run, per job and for the whole; the bound is passed on."""
     history = _with_truth(run)
     measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
     ideals = _ideal_jct(run, history)
@@ -174,6 +173,7 @@ def summarise(run: SimulatedRun) -> Results:
         problems=run.problems,
         shared_gpu_s=math.fsum(shared.values()) / 2 if run.workload.shares else None,
         memory_utilisation=memory.run,
+        bound_mean_jct_s=bound_mean_jct_s,
     )
 
 

@@ -268,3 +268,14 @@ def test_beliefs_that_make_no_sense_are_wrong_usage(
     assert (done.code, done.out) == (2, "")
     assert says in done.err
     assert done.err.count("\n") == 1
+
+
+def test_the_bound_is_below_every_policy(hpcdl: Run, files: Path) -> None:
+    runs = hpcdl(*asked(files, "--policy", POLICIES, "--bound", "--json")).value["runs"]
+    assert len({run["bound_mean_jct_s"] for run in runs}) == 1
+    assert all(0 < run["bound_mean_jct_s"] <= run["mean_jct_s"] for run in runs)
+    page = files / "out.html"
+    assert "BOUND" in hpcdl(*asked(files, "-p", "fifo", "--bound", "--report", page)).out
+    assert "JCT, mean: bound" in page.read_text()
+    without = hpcdl(*asked(files, "-p", "fifo", "--json")).value["runs"][0]
+    assert "bound_mean_jct_s" not in without

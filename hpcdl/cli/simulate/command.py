@@ -95,6 +95,7 @@ class _Simulate(click.Group):
     "--wrong", multiple=True, metavar="curves:S|steps:A..B",
     help="What they are told is wrong: each point times exp(N(0, S)), each job's steps times A to B.",
 )  # fmt: skip
+@click.option("--bound", is_flag=True, help="Say below which mean JCT no policy can be.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
 @REPORT
 @outputs_as("The names of the policies only.")
@@ -116,6 +117,7 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
     from hpcdl.sim import simulate as run_one
     from hpcdl.sim import summarise
     from hpcdl.sim.beliefs import believe, learner_of
+    from hpcdl.sim.jct_bound import mean_jct_bound_s
 
     if options.workload is None:
         raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
@@ -126,10 +128,11 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
     conditions = inputs.conditions(ctx, true, options)
     workload = believe(true, told, conditions.seed)
     learn = learner_of(workload, told.unknown) if "curves" in told.unknown else None
+    bound_s = mean_jct_bound_s(workload, conditions) if options.bound else None
     runs: list[tuple[SimulatedRun, Results]] = []
     for name in names:
         run = run_one(workload, name, policies, conditions, learn, _progress(name))
-        runs.append((run, summarise(run)))
+        runs.append((run, summarise(run, bound_s)))
     results = [result for _, result in runs]
     if options.report is not None:
         from hpcdl.sim.page import page_of

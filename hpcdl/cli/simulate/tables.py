@@ -24,6 +24,7 @@ COLUMNS = (
     value_column("POLICY", "policy"),
     _figure("MAKESPAN S", "makespan_s"),
     _figure("MEAN JCT S", "mean_jct_s"),
+    _figure("BOUND", "bound_mean_jct_s"),
     _figure("MEDIAN", "median_jct_s"),
     _figure("P95", "p95_jct_s"),
     _figure("MEAN WAIT S", "mean_wait_s"),
@@ -80,7 +81,12 @@ def print_runs(
     print()
     due = any(result.deadlines_met is not None for result in results)
     known = any(result.memory_utilisation is not None for result in results)
-    left_out = {"DEADLINES MET": not due, "SHARED GPU S": not workload.shares, "GPU MEMORY": not known}
+    left_out = {
+        "DEADLINES MET": not due,
+        "SHARED GPU S": not workload.shares,
+        "GPU MEMORY": not known,
+        "BOUND": not options.bound,
+    }
     shown = [column for column in COLUMNS if not left_out.get(column.title)]
     print_table(shown, [result.to_json(jobs=False) for result in results])
     if options.with_jobs:
