@@ -32,7 +32,7 @@ class Conditions:
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
     `exempt_starts`: see `hpcdl.core.rules.exemption`; 0 for the papers' policies in studies of the papers, which have
     costs and rules of their own. `sharing`: jobs that agreed to it share GPUs, under policies that leave it to this
-    setting.
+    setting. `max_slowdown`: above which finish-time fairness (`results.JobResult`) a job is listed as unfair.
     """
 
     seed: int = 0
@@ -48,6 +48,7 @@ class Conditions:
     exempt_starts: float = STARTS
     sharing: bool = True
     first_progress_s: float | None = None
+    max_slowdown: float = 5.0
 
     def __post_init__(self) -> None:
         for key in ("jitter", "spread", "mtbf_s"):
@@ -57,6 +58,8 @@ class Conditions:
         for key in ("jitter", "spread"):
             if getattr(self, key) > MOST_JITTER:
                 raise WorkloadError(f"{key} must be {MOST_JITTER:g} or less, got {getattr(self, key)}")
+        if not (math.isfinite(self.max_slowdown) and self.max_slowdown >= 1):
+            raise WorkloadError(f"max_slowdown must be a finite number, 1 or more, got {self.max_slowdown}")
         for key in ("progress_s", "checkpoint_s", "until_s"):
             if not getattr(self, key) > 0:
                 raise WorkloadError(f"{key} must be more than 0 seconds, got {getattr(self, key)}")

@@ -189,12 +189,25 @@ def _runs(workload: Workload, runs: Sequence[Run]) -> list[str]:
             parts += [draw(run.history, Scale(run.history.begin, longest)), timeline_legend(run.history)]
         else:
             parts.append(heat(run.history, longest, there))
+        parts += _unfair(run, results)
         if len(results.jobs) <= MOST_JOBS:
             table = table_html(_job_table(results))
             summary = f"{count(len(results.jobs), 'job')} under {escape(run.policy)}"
             parts.append(f"<details><summary>{summary}</summary>{table}</details>")
         parts.append("</section>")
     return parts
+
+
+def _unfair(run: SimulatedRun, results: Results) -> list[str]:
+    unfair = results.above_max_slowdown
+    if not unfair:
+        return []
+    lines = [f"job {each.job} {each.name}: {each.fairness:.1f} times: {each.why}" for each in unfair[:MOST_PROBLEMS]]
+    if len(unfair) > MOST_PROBLEMS:
+        lines.append(f"and {len(unfair) - MOST_PROBLEMS} more")
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    what = f"{count(len(unfair), 'job')} took more than {run.conditions.max_slowdown:g} times their fair share"
+    return [note(f"{what}:"), f'<ul class="notes">{items}</ul>']
 
 
 def draws_every_bar(histories: Sequence[History]) -> bool:

@@ -16,9 +16,11 @@ from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Span
 from hpcdl.report.measures import JobMeasures, measure
 from hpcdl.report.memory import MemoryUse, memory_use
 from hpcdl.sim.conditions import SimulatedRun
+from hpcdl.sim.unfairness import UnfairJob, unfair_jobs
 from hpcdl.sim.workload import SimJob
 
 JOULES_PER_KWH = 3.6e6
+_LISTS = ("jobs", "problems", "above_max_slowdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Results:
     whose profile says what they take. `shared_gpu_s`: GPU seconds that two jobs shared; None: no job agrees to that.
     `memory_utilisation`: the share of all GPUs' memory that jobs had in use (`report.memory`), None where it is not
     known of a job or a GPU. `bound_mean_jct_s`: below which no policy is (`jct_bound`), None where nobody asked for it.
+    `above_max_slowdown`: the jobs whose fairness is above `Conditions.max_slowdown`, the worst first.
     """
 
     policy: str
@@ -93,13 +96,15 @@ class Results:
     shared_gpu_s: float | None = None
     memory_utilisation: float | None = None
     bound_mean_jct_s: float | None = None
+    above_max_slowdown: tuple[UnfairJob, ...] = ()
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Plain values, as `hpcdl simulate --json` prints them. `jobs`: with a list of all jobs."""
-        plain: dict[str, Any] = {
-            name: _rounded(getattr(self, name)) for name in self.__slots__ if name not in ("jobs", "problems")
-        }
+        plain: dict[str, Any] = {name: _rounded(getattr(self, name)) for name in self.__slots__ if name not in _LISTS}
         plain["problems"] = list(self.problems)
+        plain["above_max_slowdown"] = [
+            {name: _rounded(getattr(each, name)) for name in UnfairJob.__slots__} for each in self.above_max_slowdown
+        ]
         left_out = {"gpus"}
         for name in ("shared_gpu_s", "memory_utilisation", "bound_mean_jct_s"):
             if getattr(self, name) is None:
@@ -174,6 +179,7 @@ def summarise(run: SimulatedRun, bound_mean_jct_s: float | None = None) -> Resul
         shared_gpu_s=math.fsum(shared.values()) / 2 if run.workload.shares else None,
         memory_utilisation=memory.run,
         bound_mean_jct_s=bound_mean_jct_s,
+        above_max_slowdown=unfair_jobs(run, {job.id: job.fairness for job in done if job.fairness is not None}),
     )
 
 

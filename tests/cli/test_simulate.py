@@ -279,3 +279,20 @@ def test_the_bound_is_below_every_policy(hpcdl: Run, files: Path) -> None:
     assert "JCT, mean: bound" in page.read_text()
     without = hpcdl(*asked(files, "-p", "fifo", "--json")).value["runs"][0]
     assert "bound_mean_jct_s" not in without
+
+
+def test_jobs_far_above_their_fair_share_are_listed(hpcdl: Run, files: Path) -> None:
+    (files / "queue.csv").write_text("submit_s,model,gpus,duration_s\n0,,4,9000\n10,,4:4,60\n")
+    command = ("simulate", "-w", files / "queue.csv", "--nodes", 1, "--gpus-per-node", 4, "-p", "fifo")
+    page = files / "out.html"
+    text = hpcdl(*command, "--report", page).out
+    assert "\nfifo: 1 job of 2 took more than 5 times their fair share:\n  job 2 job/2: " in text
+    value = hpcdl(*command, "--json").value
+    (unfair,) = value["runs"][0]["above_max_slowdown"]
+    assert (value["max_slowdown"], unfair["job"], unfair["name"]) == (5.0, 2, "job/2")
+    assert unfair["fairness"] == value["runs"][0]["worst_fairness"] > 5
+    assert unfair["why"] in text
+    assert "1 job took more than 5 times their fair share" in page.read_text()
+    assert hpcdl(*command, "--json", "--max-slowdown", 1e4).value["runs"][0]["above_max_slowdown"] == []
+    wrong = hpcdl(*command, "--max-slowdown", 0)
+    assert (wrong.code, "--max-slowdown must be a finite number, 1 or more" in wrong.err) == (2, True)

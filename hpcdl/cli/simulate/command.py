@@ -95,6 +95,10 @@ class _Simulate(click.Group):
     "--wrong", multiple=True, metavar="curves:S|steps:A..B",
     help="What they are told is wrong: each point times exp(N(0, S)), each job's steps times A to B.",
 )  # fmt: skip
+@click.option(
+    "--max-slowdown", type=float, default=5.0, metavar="X",
+    help="Jobs that take more than X times their fair share are listed.  [default: 5]",
+)  # fmt: skip
 @click.option("--bound", is_flag=True, help="Say below which mean JCT no policy can be.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
 @REPORT
@@ -149,6 +153,7 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
         "spread": conditions.spread,
         "objective": conditions.objective,
         "sharing": conditions.sharing,
+        "max_slowdown": conditions.max_slowdown,
         **told.to_json(),
         "simulated": True,
         "notes": list(workload.notes),

@@ -115,6 +115,7 @@ def conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespac
             objective=objective,
             warm=options.warm,
             sharing=options.sharing,
+            max_slowdown=options.max_slowdown,
         )
     except WorkloadError as error:
-        raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf')}", ctx) from None
+        raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf').replace('_', '-', 1)}", ctx) from None

@@ -11,6 +11,9 @@ from hpcdl.core.model.units import count
 if TYPE_CHECKING:
     from hpcdl.sim import Conditions, Results, Workload
 
+MOST_UNFAIR = 20
+"""So many jobs that took too long are printed, the worst ones."""
+
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
@@ -63,6 +66,19 @@ JOB_COLUMNS = (
 )
 
 
+def _print_unfair(result: "Results", conditions: "Conditions") -> None:
+    unfair = result.above_max_slowdown
+    if not unfair:
+        return
+    what = f"{count(len(unfair), 'job')} of {len(result.jobs)}"
+    print()
+    print(escape(f"{result.policy}: {what} took more than {conditions.max_slowdown:g} times their fair share:"))
+    for each in unfair[:MOST_UNFAIR]:
+        print(escape(f"  job {each.job} {each.name}: {each.fairness:.1f} times: {each.why}"))
+    if len(unfair) > MOST_UNFAIR:
+        print(f"  and {len(unfair) - MOST_UNFAIR} more: --json lists all of them")
+
+
 def print_runs(
     workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", options: SimpleNamespace
 ) -> None:
@@ -89,6 +105,8 @@ def print_runs(
     }
     shown = [column for column in COLUMNS if not left_out.get(column.title)]
     print_table(shown, [result.to_json(jobs=False) for result in results])
+    for result in results:
+        _print_unfair(result, conditions)
     if options.with_jobs:
         for result in results:
             print(f"\n{result.policy}:")
