@@ -296,3 +296,44 @@ def test_jobs_far_above_their_fair_share_are_listed(hpcdl: Run, files: Path) -> 
     assert hpcdl(*command, "--json", "--max-slowdown", 1e4).value["runs"][0]["above_max_slowdown"] == []
     wrong = hpcdl(*command, "--max-slowdown", 0)
     assert (wrong.code, "--max-slowdown must be a finite number, 1 or more" in wrong.err) == (2, True)
+
+
+def test_a_sweep_prints_means_over_its_draws(hpcdl: Run, files: Path) -> None:
+    (files / "more.csv").write_text(JOBS.replace("2000", "1500"))
+    page = files / "sweep.html"
+    command = asked(files, "-w", files / "more.csv", "-p", "fifo,marble", "--sweep", "load=0.5,2", "--bound")
+    value = hpcdl(*command, "--json", "--report", page).value
+    assert value["axes"] == {"load": ["0.5", "2"]}
+    assert [(row["setting"], row["policy"], row["draws"]) for row in value["rows"]] == [
+        ({"load": load}, policy, 2) for load in ("0.5", "2") for policy in ("fifo", "marble")
+    ]
+    assert len(value["runs"]) == 8
+    assert all(row["bound_mean_jct_s"] <= row["mean_jct_s"] for row in value["rows"])
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    text = hpcdl(*command).out
+    assert "AGAINST FIFO" in text
+    assert "±" in text
+    told = ("--sweep", "unknown=none,curves+steps wrong=none,curves:0.2 seed=3")
+    refused = hpcdl(*asked(files, *told))
+    assert (refused.code, "curves are told wrong or not at all" in refused.err) == (2, True)
+    told = ("--sweep", "unknown=none,steps+save wrong=none,curves:0.2 seed=3 max-slowdown=2 startup=5")
+    done = hpcdl(*asked(files, "-p", "adaptive", "--json", *told)).value
+    assert [row["setting"]["unknown"] for row in done["rows"]] == ["none", "none", "steps+save", "steps+save"]
+    assert [run["setting"]["wrong"] for run in done["runs"]] == ["none", "curves:0.2"] * 2
+    assert {run["mean_jct_s"] > 0 for run in done["runs"]} == {True}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--sweep", "colour=red"), "cannot sweep over 'colour=red': there are load, seed"),
+        (("--sweep", "load=0"), "cannot sweep over load=0: expected a number above 0"),
+        (("--sweep", "objective=luck"), "no objective 'luck'"),
+        (("--sweep", "load=1", "--jobs"), "--jobs lists the jobs of one workload"),
+        (("-w", __file__), "several workloads are draws of a sweep"),
+    ],
+)
+def test_sweeps_that_make_no_sense(hpcdl: Run, files: Path, more: tuple[object, ...], says: str) -> None:
+    done = hpcdl(*asked(files, *more))
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err

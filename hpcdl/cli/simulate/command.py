@@ -15,6 +15,7 @@ from hpcdl.cli.output import Output, outputs_as, progress_line, say
 from hpcdl.cli.papers import papers
 from hpcdl.cli.params import REPORT, SKIP_SINGLE, InputFile, Seconds, replace_file
 from hpcdl.cli.simulate import inputs
+from hpcdl.cli.simulate.sweep import AXES, sweep
 from hpcdl.cli.simulate.tables import print_runs
 from hpcdl.core.model.objectives import OBJECTIVES
 
@@ -38,7 +39,7 @@ class _Simulate(click.Group):
 
 @click.group(cls=_Simulate, invoke_without_command=True)
 @click.option(
-    "-w", "--workload", type=InputFile(), metavar="FILE",
+    "-w", "--workload", "workloads", type=InputFile(), multiple=True, metavar="FILE",
     help="YAML, CSV, SWF, or what sacct --parsable2, bhist -l, bacct -l or hpcdl events --json print; plain or .gz.",
 )  # fmt: skip
 @click.option("-N", "--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Nodes.  [default: the workload's]")
@@ -101,6 +102,10 @@ class _Simulate(click.Group):
 )  # fmt: skip
 @click.option("--bound", is_flag=True, help="Say below which mean JCT no policy can be.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
+@click.option(
+    "--sweep", multiple=True, metavar="KEY=V,V,..",
+    help=f"Simulate each combination, in parallel: {', '.join(AXES)}; several --workload, and seed=0..9, are draws.",
+)  # fmt: skip
 @REPORT
 @outputs_as("The names of the policies only.")
 def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
@@ -123,12 +128,17 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
     from hpcdl.sim.beliefs import believe, learner_of
     from hpcdl.sim.jct_bound import mean_jct_bound_s
 
-    if options.workload is None:
+    if not options.workloads:
         raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
     policies = all_policies(home=ctx.find_root().obj)
     names = inputs.policy_names(ctx, policies, options.policy_names)
+    if options.sweep:
+        sweep(ctx, output, options, names)
+        return
+    if len(options.workloads) > 1:
+        raise click.UsageError("several workloads are draws of a sweep: add --sweep seed=0, or give one", ctx)
     told = inputs.beliefs(ctx, options)
-    true = inputs.read(ctx, options)
+    true = inputs.read(ctx, options, options.workloads[0])
     conditions = inputs.conditions(ctx, true, options)
     workload = believe(true, told, conditions.seed)
     learn = learner_of(workload, told.unknown) if "curves" in told.unknown else None

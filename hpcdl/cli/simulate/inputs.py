@@ -10,6 +10,8 @@ from hpcdl.core.model.objectives import OBJECTIVES
 from hpcdl.core.model.units import one_of, parse_memory_mib
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpcdl.core.model.plan import Policies
     from hpcdl.core.model.profile import Profile
     from hpcdl.sim import Conditions, NodeSpell, Workload
@@ -28,7 +30,7 @@ def policy_names(ctx: click.Context, policies: "Policies", given: Sequence[str])
     return names
 
 
-def read(ctx: click.Context, options: SimpleNamespace) -> "Workload":
+def read(ctx: click.Context, options: SimpleNamespace, path: "Path") -> "Workload":
     """The workload on its nodes, as it truly is. Raises UsageError, WorkloadError."""
     from dataclasses import replace
 
@@ -47,9 +49,7 @@ def read(ctx: click.Context, options: SimpleNamespace) -> "Workload":
         nodes = cluster(options.nodes, options.gpus_per_node or 1, kind)
     elif options.gpus_per_node is not None:
         nodes = cluster(1, options.gpus_per_node, kind)
-    workload = read_workload(
-        options.workload, _profiles(options, kind), nodes, kind, options.seed, costs=_costs(options)
-    )
+    workload = read_workload(path, _profiles(options, kind), nodes, kind, options.seed, costs=_costs(options))
     if options.gpu_memory is not None:
         try:
             memory_mib = parse_memory_mib(options.gpu_memory)

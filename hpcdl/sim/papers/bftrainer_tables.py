@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hpcdl.sim.idle.table import IdleTable
-from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, paper_file
+from hpcdl.sim.intervals import interval
+from hpcdl.sim.papers.table import PaperRow, PaperTable, paper_file
 from hpcdl.sim.replay.outcome import WINDOW_H
 from hpcdl.sim.replay.studies import BEST_T_FWD_S, PARALLEL, PrintedFigure, StudyRow, printed
 

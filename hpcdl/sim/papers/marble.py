@@ -18,9 +18,10 @@ from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile, find_profile
 from hpcdl.report.memory import ModelMemory
+from hpcdl.sim.intervals import interval
 from hpcdl.sim.papers.optimum import OfflineJob, Optimum, bound, optimum
 from hpcdl.sim.papers.optimus import OptimusNodes
-from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, interval, mean, paper_file, run_policy
+from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, mean, paper_file, run_policy
 from hpcdl.sim.results import Results, summarise
 from hpcdl.sim.workload import SimJob, Workload, cluster
 

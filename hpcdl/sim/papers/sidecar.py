@@ -17,17 +17,9 @@ from hpcdl.report.history import JobAttempt, JobHistory
 from hpcdl.sidecar import K8sDefault, SideCarLetter
 from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.engine import simulate
+from hpcdl.sim.intervals import interval
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.table import (
-    PaperRow,
-    PaperTable,
-    conditions_for,
-    interval,
-    mean,
-    paper_file,
-    run_policy,
-    seeds_note,
-)
+from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, mean, paper_file, run_policy, seeds_note
 from hpcdl.sim.results import summarise
 from hpcdl.sim.workload import SimJob, Workload, cluster
 

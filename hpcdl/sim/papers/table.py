@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -18,6 +18,7 @@ from hpcdl.core.rules.exemption import STARTS
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
+from hpcdl.sim.intervals import interval
 from hpcdl.sim.workload import Workload, WorkloadError
 
 
@@ -93,16 +94,6 @@ class PaperTable:
     def to_json(self) -> dict[str, Any]:
         """The table as JSON."""
         return {"name": self.name, "rows": [row.to_json() for row in self.rows], "notes": list(self.notes)}
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half of its 95 % confidence interval (Student's t; 0 for a single value)."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return mean, 0.0
-    from scipy.stats import t  # takes long to load
-
-    return mean, float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
 def mean(runs: Sequence[object], name: str) -> float:

@@ -22,8 +22,9 @@ from hpcdl.sim.beliefs import learner_of
 from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance, poisson
+from hpcdl.sim.intervals import interval
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, interval, mean, paper_file
+from hpcdl.sim.papers.table import PaperRow, PaperTable, conditions_for, mean, paper_file
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
 SEEDS = tuple(range(8))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.sim.intervals import interval
 from hpcdl.sim.papers import bftrainer
 from hpcdl.sim.papers.bftrainer_tables import (
     FIGURE_14,
@@ -18,7 +19,7 @@ from hpcdl.sim.papers.bftrainer_tables import (
     WINDOWS,
 )
 from hpcdl.sim.papers.printed import printed_rows, summary, verdict
-from hpcdl.sim.papers.table import PaperTable, interval
+from hpcdl.sim.papers.table import PaperTable
 from hpcdl.sim.replay import studies
 from hpcdl.sim.workload import WorkloadError
 from tests.support.bftrainer import made_up, small_trace

@@ -11,9 +11,10 @@ from hpcdl.policies import all_policies
 from hpcdl.sidecar import SideCar
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
+from hpcdl.sim.intervals import interval
 from hpcdl.sim.papers import sidecar
 from hpcdl.sim.papers.sidecar import case_study, case_table, lengths_table, run_one, workloads_table
-from hpcdl.sim.papers.table import PaperTable, interval
+from hpcdl.sim.papers.table import PaperTable
 from hpcdl.sim.workload import WorkloadError
 from tests.support.extent import one_of
 
