@@ -55,7 +55,8 @@ def compared(
 
 def _name(case: Case) -> str:
     stream = case.stream
-    words = [Path(stream.name).stem, stream.jobs, "on three types" if stream.mixed else "", f"seed {stream.seed}"]
+    where = "on three types" if stream.mixed else ""
+    words = [Path(stream.name).stem, stream.jobs, where, f"load x {stream.load:g}", f"seed {stream.seed}"]
     told = [f"without {case.unknown}" if case.unknown else "", case.wrong]
     return " ".join(filter(None, [case.policy, "on", *words, *told]))
 
@@ -64,7 +65,7 @@ def text(line: Line) -> str:
     """A row of the table for people."""
     verdict = "" if line.met is None else "met" if line.met else "MISSED"
     figures = f"{line.mean:10.2f} ± {line.half:8.2f}{line.worst:10.2f}"
-    return f"{line.row:22}{line.what:52}{line.draws:5}{figures}  {line.goal:44}{verdict}".rstrip()
+    return f"{line.row:24}{line.what:56}{line.draws:5}{figures}  {line.goal:48}{verdict}".rstrip()
 
 
 def published_rows(paths: Sequence[Path]) -> list[dict[str, str]]:
@@ -110,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(value | {"problems": problems}, indent=2))
     else:
-        print(f"{'ROW':22}{'WHAT':52}{'DRAWS':>5}{'MEAN %':>10} ± {'95 %':>8}{'WORST':>10}  GOAL")
+        print(f"{'ROW':24}{'WHAT':56}{'DRAWS':>5}{'MEAN %':>10} ± {'95 %':>8}{'WORST':>10}  GOAL")
         for line in lines:
             print(text(line))
     for problem in problems:

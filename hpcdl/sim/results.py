@@ -5,13 +5,13 @@ Starts from `hpcdl/report/measures.py` and adds what only a simulation knows: th
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Any
 
-from hpcdl.core.model.profile import Profile
 from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Span
 from hpcdl.report.measures import JobMeasures, measure
 from hpcdl.report.memory import MemoryUse, memory_use
@@ -287,8 +287,9 @@ def _ideal_jct(run: SimulatedRun, history: History) -> Mapping[int, float]:
         return area[index] + (at - times[index]) * there[index]
 
     ideals: dict[int, float] = {}
-    kinds = {spell.kind for spell in run.workload.nodes}
-    kind = kinds.pop() if len(kinds) == 1 else ""
+    kinds = Counter[str]()
+    for name, spell in {spell.name: spell for spell in run.workload.nodes}.items():
+        kinds[spell.kind] += run.workload.nodes_named[name]
     largest = max((spell.gpus for spell in run.workload.nodes), default=1)
     for job in history.jobs:
         end = job.finished_at
@@ -296,16 +297,21 @@ def _ideal_jct(run: SimulatedRun, history: History) -> Mapping[int, float]:
             continue
         number = (jobs_until(end) - jobs_until(job.submitted_at)) / (end - job.submitted_at)
         share = len(history.gpus) / max(1.0, number)
-        ideals[job.id] = _alone_s(run.jobs[job.id], run.jobs[job.id].profile.on(kind), share, largest)
+        ideals[job.id] = _alone_s(run.jobs[job.id], kinds, share, largest)
     return ideals
 
 
-def _alone_s(job: SimJob, profile: Profile, share: float, largest: int) -> float:
-    """Seconds for the job on its share of GPUs, a part of a GPU counting for its part."""
+def _alone_s(job: SimJob, kinds: Mapping[str, int], share: float, largest: int) -> float:
+    """Seconds for the job on its share of GPUs, a part of a GPU counting for its part.
+
+    `kinds`: GPUs of each type. It has each type for its part of the time, as in Gavel's isolated share (OSDI'20).
+    """
     counts = job.gpus_counts or tuple(range(job.gpus_min, min(job.gpus_max or largest, largest) + 1))
     fitting = [number for number in counts if number * job.nodes <= share] or [counts[0]]
-    rate = max(profile.rate(number, job.nodes) for number in fitting)
-    return profile.startup_s + job.steps / (rate * min(1.0, share / (fitting[0] * job.nodes)))
+    rate = math.fsum(
+        gpus * max(job.profile.on(kind).rate(number, job.nodes) for number in fitting) for kind, gpus in kinds.items()
+    ) / sum(kinds.values())
+    return job.profile.startup_s + job.steps / (rate * min(1.0, share / (fitting[0] * job.nodes)))
 
 
 def _energy_kwh(run: SimulatedRun, history: History) -> float | None:

@@ -103,3 +103,11 @@ def test_gpus_count_only_while_their_node_is_there() -> None:
     assert results.makespan_s == pytest.approx(500.0)
     assert results.utilisation == pytest.approx(500 / 750)
     assert results.held == pytest.approx(500 / 750)
+
+
+def test_a_fair_share_of_several_types_is_a_part_of_the_time_on_each() -> None:
+    profile = Profile("p", ((1, 1, 9.0),), kinds=(("a", ((1, 1, 2.0),)), ("b", ((1, 1, 1.0),))))
+    nodes = (*cluster(1, 1, "a"), *cluster(1, 3, "b", first=2))
+    (job,) = summarise(run((SimJob(0.0, "j", profile, 500, gpus_max=1),), nodes, "fifo")).jobs
+    assert job.jct_s is not None
+    assert job.fairness == pytest.approx(job.jct_s / (500 / (0.25 * 2.0 + 0.75 * 1.0)))
