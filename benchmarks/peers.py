@@ -65,7 +65,7 @@ def text(line: Line) -> str:
     """A row of the table for people."""
     verdict = "" if line.met is None else "met" if line.met else "MISSED"
     figures = f"{line.mean:10.2f} ± {line.half:8.2f}{line.worst:10.2f}"
-    return f"{line.row:24}{line.what:56}{line.draws:5}{figures}  {line.goal:48}{verdict}".rstrip()
+    return f"{line.row:24}{line.what:62}{line.draws:5}{figures}  {line.goal:48}{verdict}".rstrip()
 
 
 def published_rows(paths: Sequence[Path]) -> list[dict[str, str]]:
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(value | {"problems": problems}, indent=2))
     else:
-        print(f"{'ROW':24}{'WHAT':56}{'DRAWS':>5}{'MEAN %':>10} ± {'95 %':>8}{'WORST':>10}  GOAL")
+        print(f"{'ROW':24}{'WHAT':62}{'DRAWS':>5}{'MEAN %':>10} ± {'95 %':>8}{'WORST':>10}  GOAL")
         for line in lines:
             print(text(line))
     for problem in problems:
